@@ -1,0 +1,613 @@
+//! Two distributions of the pairs seen so far, and how they move by one pair.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cells::{Cells, Change, Divergence};
+use crate::error::{Error, Result};
+use crate::history::{History, HistoryState, Moments, checked_size};
+use crate::layout::Key;
+use crate::snapshot::{Counts, Snapshot};
+
+/// The longest window and lag: a pair in the ring is numbered by 32 bits.
+const LONGEST: u64 = u32::MAX as u64;
+const LARGEST_EPSILON: f64 = 1e6;
+
+/// What is compared with what. Units of `window`, `lag` and `min_window` are pairs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Length of each window; `None` counts every pair.
+    pub window: Option<u64>,
+    /// How far the previous window lies back; `None` puts it next to the current one.
+    pub lag: Option<u64>,
+    /// Pseudocount of each occupied cell.
+    pub epsilon: f64,
+    /// Number of reported values that mean, deviation, minimum and maximum are taken over.
+    pub history_size: u64,
+    /// Fewer pairs than this on a side report nothing.
+    pub min_window: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            window: Some(1000),
+            lag: None,
+            epsilon: 0.5,
+            history_size: 1000,
+            min_window: 32,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// The last W pairs against the W before them.
+    Adjacent { window: usize },
+    /// The last W pairs against the W that end L pairs earlier.
+    Lagged { window: usize, lag: usize },
+    /// Every pair against all but the newest.
+    Newest,
+    /// The last W pairs against a frozen reference.
+    ReferenceWindow { window: usize },
+    /// Every pair against a frozen reference.
+    ReferenceAll,
+}
+
+impl Mode {
+    #[allow(clippy::cast_possible_truncation)]
+    fn new(config: &Config, has_reference: bool) -> Result<Self> {
+        let length = |name, value| match value {
+            Some(length @ 1..=LONGEST) => Ok(Some(length as usize)),
+            None => Ok(None),
+            Some(other) => Err(Error::parameter(
+                name,
+                format!("None or an integer from 1 to {LONGEST}"),
+                other,
+            )),
+        };
+        let window = length("window", config.window)?;
+        let lag = length("lag", config.lag)?;
+        if !(config.epsilon > 0.0 && config.epsilon <= LARGEST_EPSILON) {
+            return Err(Error::parameter(
+                "epsilon",
+                "a number above 0, at most 1e6",
+                config.epsilon,
+            ));
+        }
+        if config.min_window == 0 {
+            return Err(Error::parameter(
+                "min_window",
+                "an integer of at least 1",
+                0,
+            ));
+        }
+        match (window, lag, has_reference) {
+            (Some(window), None, false) => Ok(Self::Adjacent { window }),
+            (Some(window), Some(lag), false) => Ok(Self::Lagged { window, lag }),
+            (None, None, false) => Ok(Self::Newest),
+            (Some(window), None, true) => Ok(Self::ReferenceWindow { window }),
+            (None, None, true) => Ok(Self::ReferenceAll),
+            (None, Some(lag), _) => Err(Error::parameter("lag", "None where window is None", lag)),
+            (Some(_), Some(lag), true) => Err(Error::parameter(
+                "lag",
+                "None where a reference is given",
+                lag,
+            )),
+        }
+    }
+
+    /// The most pairs that must be remembered in order.
+    fn span(self) -> usize {
+        match self {
+            Self::Adjacent { window } => 2 * window,
+            Self::Lagged { window, lag } => window + lag,
+            Self::ReferenceWindow { window } => window,
+            Self::Newest | Self::ReferenceAll => 0,
+        }
+    }
+
+    /// Where pair `j` (from 0) of `n` counts: in the current and in the previous distribution.
+    fn membership(self, j: u64, n: u64) -> (bool, bool) {
+        match self {
+            Self::Adjacent { window } => {
+                let window = window as u64;
+                let border = if n < 2 * window { n / 2 } else { n - window };
+                (j >= border, j < border)
+            }
+            Self::Lagged { window, lag } => {
+                let (window, lag) = (window as u64, lag as u64);
+                (j + window >= n, j + lag < n && j + lag + window >= n)
+            }
+            _ => (true, false),
+        }
+    }
+}
+
+/// What one pair reports, in nats.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Report {
+    /// Joint divergence; 0.0 until there is evidence.
+    pub joint: f64,
+    /// Its observation part: where the agent goes.
+    pub observation: f64,
+    /// Its policy part: what it does there.
+    pub policy: f64,
+    /// Mean and deviation of the joint divergence over the history.
+    pub moments: Moments,
+}
+
+/// Which distribution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// P, the newest behaviour.
+    Current,
+    /// Q, what it is compared with.
+    Previous,
+}
+
+/// A drift as it is saved. Counts follow from the order of the pairs where there are windows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DriftState {
+    /// Pairs since the start.
+    pub steps: u64,
+    /// Observation key, action key, and whether a digit is a flow bin.
+    pub cells: Vec<(Key, Key, bool)>,
+    /// Numbers into `cells` of the remembered pairs, oldest first.
+    pub pairs: Vec<u32>,
+    /// Count of each of `cells` where every pair counts, else empty.
+    pub counts: Vec<u64>,
+    /// Number of the newest pair's cell where every pair counts against all but the newest.
+    pub newest: Option<u32>,
+    /// The reported values.
+    pub history: HistoryState,
+}
+
+/// The two distributions, the ring of pairs between them, and the history.
+#[derive(Debug, Clone)]
+pub struct Drift {
+    config: Config,
+    mode: Mode,
+    history_size: usize,
+    reference: Option<Arc<Snapshot>>,
+    cells: Cells,
+    /// Cell numbers of the remembered pairs, oldest first; grows with the run up to the span.
+    ring: VecDeque<u32>,
+    steps: u64,
+    newest: Option<u32>,
+    current: Divergence,
+    history: History,
+}
+
+impl Drift {
+    /// An empty drift; `reference` freezes the previous distribution.
+    ///
+    /// # Errors
+    /// A parameter outside its range, or a reference without pairs.
+    pub fn new(config: Config, reference: Option<Arc<Snapshot>>) -> Result<Self> {
+        let mode = Mode::new(&config, reference.is_some())?;
+        let history_size = checked_size(config.history_size, config.epsilon)?;
+        let mut drift = Self {
+            mode,
+            history_size,
+            reference,
+            cells: Cells::new(config.epsilon),
+            ring: VecDeque::new(),
+            steps: 0,
+            newest: None,
+            current: Divergence::default(),
+            history: History::new(history_size),
+            config,
+        };
+        if drift
+            .reference
+            .as_ref()
+            .is_some_and(|snapshot| snapshot.counts.is_empty())
+        {
+            return Err(Error::parameter(
+                "reference",
+                "a snapshot with at least one pair",
+                "none",
+            ));
+        }
+        drift.cells = drift.reference_cells()?;
+        Ok(drift)
+    }
+
+    fn reference_cells(&self) -> Result<Cells> {
+        let mut cells = Cells::new(self.config.epsilon);
+        for (&observation, actions) in self.reference.iter().flat_map(|snapshot| &snapshot.counts) {
+            for (&action, &count) in actions {
+                let number = cells.enter(observation, action, false)?;
+                let mut left = count;
+                // A count of more than 63 bits enters in two parts.
+                while left > 0 {
+                    let part = left.min(i64::MAX as u64);
+                    cells.change(
+                        number,
+                        Change {
+                            previous: part.cast_signed(),
+                            ..Change::default()
+                        },
+                    );
+                    left -= part;
+                }
+            }
+        }
+        Ok(cells)
+    }
+
+    /// The parameters.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The frozen previous distribution, if there is one.
+    #[must_use]
+    pub fn reference(&self) -> Option<&Arc<Snapshot>> {
+        self.reference.as_ref()
+    }
+
+    /// Pairs since the start or the last reset.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// K, the cells occupied in either distribution.
+    #[must_use]
+    pub fn occupied(&self) -> u64 {
+        self.cells.union()
+    }
+
+    /// Share of the current pairs with a digit in a flow bin; 0.0 without pairs.
+    #[must_use]
+    pub fn flow(&self) -> f64 {
+        match self.cells.current_total() {
+            0 => 0.0,
+            total => self.cells.flow_pairs() as f64 / total as f64,
+        }
+    }
+
+    /// The reported values.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// Whether a value is reported: before that there is no evidence of change.
+    #[must_use]
+    pub fn reported(&self) -> bool {
+        let n = self.steps;
+        let least = self.config.min_window;
+        match self.mode {
+            Mode::Adjacent { window } => {
+                let window = window as u64;
+                (n / 2).min(window) >= least.min(window)
+            }
+            Mode::Lagged { window, lag } => n >= window as u64 + lag as u64,
+            Mode::Newest => n >= 2,
+            Mode::ReferenceWindow { window } => {
+                let window = window as u64;
+                n.min(window) >= least.min(window)
+            }
+            Mode::ReferenceAll => n >= least,
+        }
+    }
+
+    /// Whether the windows are full.
+    #[must_use]
+    pub fn ready(&self) -> bool {
+        let n = self.steps;
+        match self.mode {
+            Mode::Adjacent { window } => n >= 2 * window as u64,
+            Mode::Lagged { window, lag } => n >= window as u64 + lag as u64,
+            Mode::Newest => n >= 2,
+            Mode::ReferenceWindow { window } => n >= window as u64,
+            Mode::ReferenceAll => n >= self.config.min_window,
+        }
+    }
+
+    /// What the newest pair reported.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        Report {
+            joint: self.current.joint,
+            observation: self.current.observation,
+            policy: self.current.policy,
+            moments: self.history.moments(),
+        }
+    }
+
+    /// Counts one pair; `flow` says that a digit of it is a flow bin.
+    ///
+    /// # Errors
+    /// More cells than 32 bits can number; nothing is counted then.
+    pub fn push(&mut self, observation: Key, action: Key, flow: bool) -> Result<()> {
+        let number = self.cells.enter(observation, action, flow)?;
+        let joins_current = Change {
+            current: 1,
+            ..Change::default()
+        };
+        let leaves_current = Change {
+            current: -1,
+            ..Change::default()
+        };
+        self.cells.change(number, joins_current);
+        self.steps += 1;
+        match self.mode {
+            Mode::Adjacent { window } => self.push_adjacent(number, window),
+            Mode::Lagged { window, lag } => self.push_lagged(number, window, lag),
+            Mode::Newest => self.newest = Some(number),
+            Mode::ReferenceWindow { window } => {
+                self.ring.push_back(number);
+                if self.ring.len() > window
+                    && let Some(oldest) = self.ring.pop_front()
+                {
+                    self.cells.change(oldest, leaves_current);
+                }
+            }
+            Mode::ReferenceAll => {}
+        }
+        self.evaluate();
+        if self.reported() {
+            let Divergence {
+                joint,
+                observation,
+                policy,
+            } = self.current;
+            self.history.push(joint, observation, policy);
+        }
+        Ok(())
+    }
+
+    fn push_adjacent(&mut self, number: u32, window: usize) {
+        let crosses = Change {
+            current: -1,
+            previous: 1,
+            held: 0,
+        };
+        let leaves_previous = Change {
+            previous: -1,
+            ..Change::default()
+        };
+        self.ring.push_back(number);
+        let n = self.ring.len();
+        if n > 2 * window {
+            self.cells.change(self.ring[window], crosses);
+            if let Some(oldest) = self.ring.pop_front() {
+                self.cells.change(oldest, leaves_previous);
+            }
+        } else if n.is_multiple_of(2) {
+            self.cells.change(self.ring[n / 2 - 1], crosses);
+        }
+    }
+
+    fn push_lagged(&mut self, number: u32, window: usize, lag: usize) {
+        self.ring.push_back(number);
+        let n = self.ring.len();
+        // Between the windows a pair is held, so that its cell keeps its number.
+        let held = i32::from(lag > window);
+        // Joining comes before leaving, so that a cell in both is never empty between the two;
+        // a pair that is held leaves first, long before it joins.
+        if n > lag {
+            let joins_previous = Change {
+                previous: 1,
+                held: -held,
+                ..Change::default()
+            };
+            self.cells.change(self.ring[n - 1 - lag], joins_previous);
+        }
+        if n > window {
+            let leaves_current = Change {
+                current: -1,
+                held,
+                ..Change::default()
+            };
+            self.cells.change(self.ring[n - 1 - window], leaves_current);
+        }
+        if n > window + lag
+            && let Some(oldest) = self.ring.pop_front()
+        {
+            let leaves_previous = Change {
+                previous: -1,
+                ..Change::default()
+            };
+            self.cells.change(oldest, leaves_previous);
+        }
+    }
+
+    fn evaluate(&mut self) {
+        self.current = match (self.mode, self.newest) {
+            _ if !self.reported() => Divergence::default(),
+            (Mode::Newest, Some(number)) => self.cells.divergence_from_all_but(number),
+            _ => self.cells.divergence(),
+        };
+    }
+
+    /// Forgets every pair and value, and keeps the reference.
+    ///
+    /// # Errors
+    /// None that [`Drift::new`] has not ruled out.
+    pub fn reset(&mut self) -> Result<()> {
+        self.cells = self.reference_cells()?;
+        self.ring = VecDeque::new();
+        self.steps = 0;
+        self.newest = None;
+        self.current = Divergence::default();
+        self.history = History::new(self.history_size);
+        Ok(())
+    }
+
+    /// The counts of one distribution.
+    #[must_use]
+    pub fn counts(&self, which: Which) -> Counts {
+        let mut counts = Counts::new();
+        for cell in self.cells.iter() {
+            let count = match (which, self.mode) {
+                (Which::Current, _) => cell.current,
+                (Which::Previous, Mode::Newest) => {
+                    cell.current - u64::from(self.newest == Some(cell.number))
+                }
+                (Which::Previous, _) => cell.previous,
+            };
+            if count > 0 {
+                counts
+                    .entry(cell.observation)
+                    .or_default()
+                    .insert(cell.action, count);
+            }
+        }
+        counts
+    }
+
+    /// All that is needed to continue bit for bit; the same for the same pairs.
+    #[must_use]
+    pub fn state(&self) -> DriftState {
+        let every_pair_counts = matches!(self.mode, Mode::Newest | Mode::ReferenceAll);
+        let mut views: Vec<_> = self
+            .cells
+            .iter()
+            .filter(|cell| cell.current > 0 || cell.held > 0 || self.in_ring(cell.previous))
+            .collect();
+        views.sort_unstable_by_key(|cell| (cell.observation, cell.action));
+        let mut places = vec![0; views.len()];
+        let place: std::collections::HashMap<u32, u32> =
+            views.iter().map(|cell| cell.number).zip(0..).collect();
+        places.clear();
+        places.extend(self.ring.iter().filter_map(|number| place.get(number)));
+        DriftState {
+            steps: self.steps,
+            cells: views
+                .iter()
+                .map(|cell| (cell.observation, cell.action, cell.flow))
+                .collect(),
+            pairs: places,
+            counts: if every_pair_counts {
+                views.iter().map(|cell| cell.current).collect()
+            } else {
+                Vec::new()
+            },
+            newest: self.newest.and_then(|number| place.get(&number).copied()),
+            history: self.history.state(),
+        }
+    }
+
+    /// Whether a previous count comes from the ring and not from a reference.
+    fn in_ring(&self, previous: u64) -> bool {
+        previous > 0 && self.reference.is_none()
+    }
+
+    /// A drift that continues from `state`.
+    ///
+    /// # Errors
+    /// A state that no run of this configuration can have.
+    pub fn restore(
+        config: Config,
+        reference: Option<Arc<Snapshot>>,
+        state: &DriftState,
+    ) -> Result<Self> {
+        let wrong = |why: String| Error::malformed("the state", why);
+        let mut drift = Self::new(config, reference)?;
+        let span = drift.mode.span();
+        let expected = state.steps.min(span as u64);
+        if state.pairs.len() as u64 != expected {
+            return Err(wrong(format!(
+                "expected {expected} pairs after {} steps, got {}",
+                state.steps,
+                state.pairs.len()
+            )));
+        }
+        let known = drift.cells.numbered();
+        let mut numbers = Vec::with_capacity(state.cells.len());
+        let mut distinct = std::collections::HashSet::new();
+        for &(observation, action, flow) in &state.cells {
+            if !distinct.insert((observation, action)) {
+                return Err(wrong(format!(
+                    "a cell comes twice: {observation:?} {action:?}"
+                )));
+            }
+            numbers.push(drift.cells.enter(observation, action, flow)?);
+        }
+        let number = |place: u32| {
+            let found = numbers.get(place as usize).copied();
+            found.ok_or_else(|| wrong(format!("there is no cell {place}")))
+        };
+        let first = state.steps - expected;
+        drift.steps = state.steps;
+        for (j, &place) in (first..).zip(&state.pairs) {
+            let number = number(place)?;
+            let (current, previous) = drift.mode.membership(j, state.steps);
+            drift.ring.push_back(number);
+            drift.cells.change(
+                number,
+                Change {
+                    current: current.into(),
+                    previous: previous.into(),
+                    held: (!current && !previous).into(),
+                },
+            );
+        }
+        drift.restore_counts(state, &numbers)?;
+        drift.newest = match (drift.mode, state.newest) {
+            (Mode::Newest, Some(place)) => Some(number(place)?),
+            (Mode::Newest, None) if state.steps == 0 => None,
+            (Mode::Newest, None) => return Err(wrong("the newest cell is missing".into())),
+            (_, None) => None,
+            (_, Some(_)) => return Err(wrong("a newest cell does not belong here".into())),
+        };
+        if drift
+            .cells
+            .iter()
+            .any(|cell| cell.current == 0 && cell.previous == 0 && cell.held == 0)
+        {
+            return Err(wrong(format!(
+                "some of its {} cells hold no pair",
+                drift.cells.numbered() - known
+            )));
+        }
+        drift.history = History::restore(drift.history_size, &state.history)?;
+        drift.evaluate();
+        Ok(drift)
+    }
+
+    fn restore_counts(&mut self, state: &DriftState, numbers: &[u32]) -> Result<()> {
+        let wrong = |why: String| Error::malformed("the state", why);
+        if self.mode.span() > 0 {
+            return if state.counts.is_empty() {
+                Ok(())
+            } else {
+                Err(wrong("counts do not belong to windows".into()))
+            };
+        }
+        let total = state
+            .counts
+            .iter()
+            .try_fold(0u64, |sum, &count| sum.checked_add(count));
+        if state.counts.len() != numbers.len() || total != Some(state.steps) {
+            return Err(wrong(format!(
+                "expected a count for each of {} cells that add up to {} steps",
+                numbers.len(),
+                state.steps
+            )));
+        }
+        for (&number, &count) in numbers.iter().zip(&state.counts) {
+            let Some(current @ 1..) = i64::try_from(count).ok() else {
+                return Err(wrong(format!("a cell counts {count} pairs")));
+            };
+            self.cells.change(
+                number,
+                Change {
+                    current,
+                    ..Change::default()
+                },
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! One variant for each precondition that a caller can break.
+
+/// What went wrong; nothing was changed when it is returned.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Error {
+    /// A parameter is outside its range.
+    #[error("{name} must be {expected}, got {got}")]
+    Parameter {
+        /// The name users know it by.
+        name: String,
+        /// What would have been accepted.
+        expected: String,
+        /// What arrived.
+        got: String,
+    },
+    /// A value is NaN, so it has no bin.
+    #[error("{place} is NaN; expected a number")]
+    NotANumber {
+        /// Leaf and index.
+        place: String,
+    },
+    /// A value of a space that has one bin a value lies outside the space.
+    #[error("{place} is {value}, outside the space; expected an integer from {low} to {high}")]
+    OutsideSpace {
+        /// Leaf and index.
+        place: String,
+        /// What arrived.
+        value: String,
+        /// Smallest legal value.
+        low: i128,
+        /// Largest legal value.
+        high: i128,
+    },
+    /// An axis of integers met a fraction.
+    #[error("{place} is {value}; expected a whole number, since its space holds integers")]
+    NotWhole {
+        /// Leaf and index.
+        place: String,
+        /// What arrived.
+        value: f64,
+    },
+    /// The number of values does not fit the layout.
+    #[error("{place} has {got} values; expected {expected}")]
+    Length {
+        /// The layout or leaf.
+        place: String,
+        /// Values expected.
+        expected: usize,
+        /// Values that arrived.
+        got: usize,
+    },
+    /// Snapshots, or a snapshot and a tracker, are on different axes.
+    #[error("the axes differ: {0}")]
+    AxesDiffer(String),
+    /// A snapshot or state that this version cannot read.
+    #[error("{what} cannot be read: {why}")]
+    Malformed {
+        /// What was being read.
+        what: &'static str,
+        /// The first thing wrong with it.
+        why: String,
+    },
+    /// A pair was to be counted, but an observation or an action is missing.
+    #[error("no {0} is pending; nothing to count")]
+    NothingPending(&'static str),
+    /// More distinct cells than the table can number.
+    #[error("more than {0} distinct cells; use fewer bins")]
+    TooManyCells(u32),
+    /// A count does not fit 64 bits.
+    #[error("a count exceeds 2^64 - 1")]
+    CountOverflow,
+}
+
+/// A result of the core.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// A [`Error::Parameter`] from anything that displays.
+    pub(crate) fn parameter(
+        name: &str,
+        expected: impl Into<String>,
+        got: impl std::fmt::Display,
+    ) -> Self {
+        Self::Parameter {
+            name: name.into(),
+            expected: expected.into(),
+            got: got.to_string(),
+        }
+    }
+
+    /// A [`Error::Malformed`] from anything that displays.
+    pub(crate) fn malformed(what: &'static str, why: impl std::fmt::Display) -> Self {
+        Self::Malformed {
+            what,
+            why: why.to_string(),
+        }
+    }
+}

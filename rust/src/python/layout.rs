@@ -1,0 +1,363 @@
+//! The axes of a space, and the walk through a nested value to them.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyMapping, PyTuple, PyType};
+use serde::{Deserialize, Serialize};
+
+use super::arrays::{self, Sink};
+use crate::axis::Axis;
+use crate::error::{Error, Result};
+use crate::layout::{self as core, Encoding, Key, Leaf};
+use crate::tracker::ENCODED_LEAF;
+
+/// The nesting of a space. Leaves are numbered in walk order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Node {
+    Leaf(usize),
+    Tuple(String, Vec<Node>),
+    Dict(String, Vec<(String, Node)>),
+}
+
+impl Node {
+    fn shifted(&self, by: usize) -> Self {
+        match self {
+            Self::Leaf(leaf) => Self::Leaf(leaf + by),
+            Self::Tuple(name, items) => Self::Tuple(
+                name.clone(),
+                items.iter().map(|item| item.shifted(by)).collect(),
+            ),
+            Self::Dict(name, items) => Self::Dict(
+                name.clone(),
+                items
+                    .iter()
+                    .map(|(key, item)| (key.clone(), item.shifted(by)))
+                    .collect(),
+            ),
+        }
+    }
+
+    /// Numbers of the leaves in walk order.
+    fn leaves(&self, into: &mut Vec<usize>) {
+        match self {
+            Self::Leaf(leaf) => into.push(*leaf),
+            Self::Tuple(_, items) => items.iter().for_each(|item| item.leaves(into)),
+            Self::Dict(_, items) => items.iter().for_each(|(_, item)| item.leaves(into)),
+        }
+    }
+
+    fn walk(
+        &self,
+        value: &Bound<'_, PyAny>,
+        leaves: &[Leaf],
+        sink: &mut impl Sink,
+    ) -> PyResult<()> {
+        match self {
+            Self::Leaf(leaf) => arrays::read(value, &leaves[*leaf], sink),
+            Self::Tuple(name, items) => {
+                if !(value.is_instance_of::<PyTuple>() || value.is_instance_of::<PyList>()) {
+                    return Err(wrong_nesting(name, value, "a tuple"));
+                }
+                if value.len()? != items.len() {
+                    return Err(PyValueError::new_err(format!(
+                        "{name} has {} items; expected {}",
+                        value.len()?,
+                        items.len()
+                    )));
+                }
+                for (item, inner) in items.iter().zip(value.try_iter()?) {
+                    item.walk(&inner?, leaves, sink)?;
+                }
+                Ok(())
+            }
+            Self::Dict(name, items) => {
+                let Ok(mapping) = value.cast::<PyMapping>() else {
+                    return Err(wrong_nesting(name, value, "a mapping"));
+                };
+                for (key, item) in items {
+                    let inner = mapping.get_item(key).map_err(|_| {
+                        PyValueError::new_err(format!("{name} lacks the key {key:?}"))
+                    })?;
+                    item.walk(&inner, leaves, sink)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn wrong_nesting(name: &str, value: &Bound<'_, PyAny>, expected: &str) -> PyErr {
+    let got = value
+        .get_type()
+        .name()
+        .map_or_else(|_| "an object".into(), |name| name.to_string());
+    PyTypeError::new_err(format!("{name} is of type {got}; expected {expected}"))
+}
+
+/// The axes of an observation or action space, in walk order.
+///
+/// Args of the constructors: `name` is how messages call the value; `low`, `high`, `bins`, `start`
+/// and `size` hold one entry per scalar in C order of `shape`. `declared` says that the bounds come
+/// from a space, where a magnitude above 1e6 means "no bound"; bounds of a user count as given.
+#[pyclass(frozen, eq, module = "kl_proteus._core")]
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Layout {
+    tree: Node,
+    pub(super) core: Arc<core::Layout>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    tree: Node,
+    leaves: Vec<Leaf>,
+}
+
+impl Layout {
+    fn leaf(name: String, shape: Vec<usize>, axes: Result<Vec<Axis>>) -> PyResult<Self> {
+        let leaf = Leaf::new(name, shape, axes?)?;
+        Ok(Self {
+            tree: Node::Leaf(0),
+            core: Arc::new(core::Layout::new(vec![leaf])),
+        })
+    }
+
+    fn join(parts: &[&Self]) -> (Vec<Node>, Arc<core::Layout>) {
+        let mut leaves = Vec::new();
+        let mut nodes = Vec::new();
+        for part in parts {
+            nodes.push(part.tree.shifted(leaves.len()));
+            leaves.extend(part.core.leaves().iter().cloned());
+        }
+        (nodes, Arc::new(core::Layout::new(leaves)))
+    }
+
+    fn sink_into(&self, value: &Bound<'_, PyAny>, sink: &mut impl Sink) -> PyResult<()> {
+        self.tree.walk(value, self.core.leaves(), sink)
+    }
+
+    /// The key of a value, and whether a digit of it is a flow bin.
+    pub(super) fn encode(&self, value: &Bound<'_, PyAny>) -> PyResult<(Key, bool)> {
+        // Allocates only where keys are hashes.
+        let mut scratch = Vec::new();
+        let mut encoding = self.core.encode(&mut scratch);
+        self.sink_into(value, &mut encoding)?;
+        Ok(encoding.finish()?)
+    }
+
+    /// A layout around core axes that have a single leaf.
+    pub(super) fn of_one_leaf(core: Arc<core::Layout>) -> Self {
+        Self {
+            tree: Node::Leaf(0),
+            core,
+        }
+    }
+}
+
+/// Axes of `low`, `high`, `bins`, whose lengths must agree.
+fn axes(
+    name: &str,
+    (low, high, bins): (&[f64], &[f64], &[u64]),
+    axis: impl Fn(f64, f64, u64) -> Result<Axis>,
+) -> Result<Vec<Axis>> {
+    for got in [high.len(), bins.len()] {
+        if got != low.len() {
+            return Err(Error::Length {
+                place: name.into(),
+                expected: low.len(),
+                got,
+            });
+        }
+    }
+    let bounds = low.iter().zip(high).zip(bins);
+    bounds.map(|((&l, &h), &n)| axis(l, h, n)).collect()
+}
+
+struct Digits<'a> {
+    encoding: Encoding<'a>,
+    digits: Vec<u32>,
+}
+
+impl Sink for Digits<'_> {
+    fn real(&mut self, x: f64) -> Result<()> {
+        let digit = self.encoding.real(x)?;
+        self.digits.push(digit);
+        Ok(())
+    }
+
+    fn integer(&mut self, x: i128) -> Result<()> {
+        let digit = self.encoding.integer(x)?;
+        self.digits.push(digit);
+        Ok(())
+    }
+}
+
+#[pymethods]
+impl Layout {
+    /// Axes of floating-point scalars.
+    #[staticmethod]
+    #[pyo3(signature = (name, shape, low, high, bins, *, scale=1.0, declared=true))]
+    fn real(
+        name: String,
+        shape: Vec<usize>,
+        low: Vec<f64>,
+        high: Vec<f64>,
+        bins: Vec<u64>,
+        scale: f64,
+        declared: bool,
+    ) -> PyResult<Self> {
+        let axes = axes(&name, (&low, &high, &bins), |l, h, n| {
+            Axis::real(l, h, n, scale, declared)
+        });
+        Self::leaf(name, shape, axes)
+    }
+
+    /// Axes of integer or boolean scalars.
+    #[staticmethod]
+    #[pyo3(signature = (name, shape, low, high, bins, *, scale=1.0, declared=true))]
+    fn integer(
+        name: String,
+        shape: Vec<usize>,
+        low: Vec<f64>,
+        high: Vec<f64>,
+        bins: Vec<u64>,
+        scale: f64,
+        declared: bool,
+    ) -> PyResult<Self> {
+        let axes = axes(&name, (&low, &high, &bins), |l, h, n| {
+            Axis::integer(l, h, n, scale, declared)
+        });
+        Self::leaf(name, shape, axes)
+    }
+
+    /// Axes with one bin a value, where any other value is an error.
+    #[staticmethod]
+    fn categories(
+        name: String,
+        shape: Vec<usize>,
+        start: Vec<i64>,
+        size: Vec<u64>,
+    ) -> PyResult<Self> {
+        let axes = start
+            .iter()
+            .zip(&size)
+            .map(|(&start, &size)| Axis::category(start, size))
+            .collect();
+        Self::leaf(name, shape, axes)
+    }
+
+    /// Axes of what a user's encoder returns: a 1-D array of cell digits, or of unbounded values.
+    #[staticmethod]
+    #[pyo3(signature = (bins, *, digits, scale=1.0))]
+    fn encoded(bins: Vec<u64>, digits: bool, scale: f64) -> PyResult<Self> {
+        let axis = |&bins: &u64| {
+            if digits {
+                Ok(Axis::Digit)
+            } else {
+                Axis::real(f64::NEG_INFINITY, f64::INFINITY, bins, scale, true)
+            }
+        };
+        let axes = bins.iter().map(axis).collect();
+        Self::leaf(ENCODED_LEAF.into(), vec![bins.len()], axes)
+    }
+
+    /// The axes of a Tuple space.
+    #[staticmethod]
+    fn of_tuple(name: String, items: Vec<PyRef<'_, Self>>) -> Self {
+        let parts: Vec<&Self> = items.iter().map(|item| &**item).collect();
+        let (nodes, core) = Self::join(&parts);
+        Self {
+            tree: Node::Tuple(name, nodes),
+            core,
+        }
+    }
+
+    /// The axes of a Dict space, in the order of the space.
+    #[staticmethod]
+    fn of_dict(name: String, items: Vec<(String, PyRef<'_, Self>)>) -> Self {
+        let parts: Vec<&Self> = items.iter().map(|(_, item)| &**item).collect();
+        let (nodes, core) = Self::join(&parts);
+        let keys = items.iter().map(|(key, _)| key.clone());
+        Self {
+            tree: Node::Dict(name, keys.zip(nodes).collect()),
+            core,
+        }
+    }
+
+    /// Number of axes.
+    fn __len__(&self) -> usize {
+        self.core.width()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Layout({} axes)", self.core.width())
+    }
+
+    /// Name of every axis.
+    #[getter]
+    fn names(&self) -> Vec<String> {
+        self.core.named_axes().map(|(name, _)| name).collect()
+    }
+
+    /// In-range bins of every axis.
+    #[getter]
+    fn sizes(&self) -> Vec<u64> {
+        self.core
+            .named_axes()
+            .map(|(_, axis)| axis.size())
+            .collect()
+    }
+
+    /// The digit of every scalar: 0 underflow, 1 to n in range, n + 1 overflow; 0 to n - 1 where
+    /// there are no flow bins.
+    fn digits(&self, value: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
+        let mut scratch = Vec::new();
+        let mut digits = Digits {
+            encoding: self.core.encode(&mut scratch),
+            digits: Vec::new(),
+        };
+        self.sink_into(value, &mut digits)?;
+        digits.encoding.finish()?;
+        Ok(digits.digits)
+    }
+
+    /// The 128-bit key of the cell of a value.
+    fn key(&self, value: &Bound<'_, PyAny>) -> PyResult<u128> {
+        Ok(self.encode(value)?.0.0)
+    }
+
+    /// The layout as JSON.
+    fn to_json(&self) -> PyResult<String> {
+        let saved = Saved {
+            tree: self.tree.clone(),
+            leaves: self.core.leaves().to_vec(),
+        };
+        serde_json::to_string(&saved).map_err(|error| Error::malformed("the layout", error).into())
+    }
+
+    /// A layout from its JSON.
+    #[classmethod]
+    fn from_json(_cls: &Bound<'_, PyType>, text: &str) -> PyResult<Self> {
+        let wrong = |why: String| Error::malformed("the layout", why);
+        let saved: Saved = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        for leaf in &saved.leaves {
+            leaf.validate()?;
+        }
+        let mut walked = Vec::new();
+        saved.tree.leaves(&mut walked);
+        if !walked.iter().copied().eq(0..saved.leaves.len()) {
+            return Err(wrong("the nesting does not walk its leaves in order".into()).into());
+        }
+        Ok(Self {
+            tree: saved.tree,
+            core: Arc::new(core::Layout::new(saved.leaves)),
+        })
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, (String,))> {
+        let from_json = slf.get_type().getattr("from_json")?;
+        Ok((from_json, (slf.get().to_json()?,)))
+    }
+}

@@ -1,0 +1,358 @@
+//! The tracker of pairs that the environment wrappers step.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyType};
+
+use super::arguments::{number, optional_whole, whole};
+use super::layout::Layout;
+use crate::drift::{Config, Report, Which};
+use crate::snapshot::Snapshot;
+use crate::tracker::{self as core, Observed};
+
+type Numbers = (f64, f64, f64, f64, f64);
+
+fn numbers(report: &Report) -> Numbers {
+    (
+        report.joint,
+        report.moments.mean,
+        report.moments.std,
+        report.observation,
+        report.policy,
+    )
+}
+
+/// Counts (observation, action) pairs and keeps the divergence of the newest from earlier ones.
+///
+/// Args:
+///     observation: Axes of the observation; None where a named encoder decides them later.
+///     action: Axes of the action.
+///     window: Pairs in each window; None counts every pair.
+///     lag: How many pairs the previous window lies back; None puts it next to the current one.
+///     reference: A snapshot (JSON) that freezes the previous distribution.
+///     encoder: The name of the encoder whose results are observed.
+///     epsilon: Pseudocount of each occupied cell.
+///     history_size: Number of reported values for mean, std, min and max.
+///     min_window: Fewer pairs than this on a side report 0.0.
+///
+/// Raises:
+///     TypeError: An argument is of another type.
+///     ValueError: An argument is out of its range, or the reference has other axes.
+#[pyclass(frozen, module = "kl_proteus._core")]
+pub(crate) struct PairTracker {
+    /// Set once; read without the lock while Python values are walked.
+    observation: OnceLock<Layout>,
+    action: Layout,
+    reference: Option<String>,
+    state: Mutex<core::PairTracker>,
+}
+
+impl PairTracker {
+    fn lock(&self) -> MutexGuard<'_, core::PairTracker> {
+        // A poisoned lock means a panic elsewhere; the counts behind it are whole numbers still.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn encoded(&self, observation: &Bound<'_, PyAny>) -> PyResult<Observed> {
+        let Some(layout) = self.observation.get() else {
+            return Err(PyValueError::new_err(
+                "the observation axes are not defined yet; call define_observation first",
+            ));
+        };
+        match layout.encode(observation) {
+            Ok((key, flow)) => Ok(Observed::Cell { key, flow }),
+            Err(error) => {
+                let py = observation.py();
+                let wrong_type = error.is_instance_of::<PyTypeError>(py);
+                if wrong_type || error.is_instance_of::<PyValueError>(py) {
+                    let message = error.value(py).str()?.to_string();
+                    Ok(Observed::Refused {
+                        message,
+                        wrong_type,
+                    })
+                } else {
+                    Err(error)
+                }
+            }
+        }
+    }
+}
+
+fn which(name: &str) -> PyResult<Which> {
+    match name {
+        "current" => Ok(Which::Current),
+        "previous" => Ok(Which::Previous),
+        _ => Err(PyValueError::new_err(format!(
+            "which must be 'current' or 'previous', got {name:?}"
+        ))),
+    }
+}
+
+#[pymethods]
+impl PairTracker {
+    #[new]
+    #[pyo3(signature = (
+        observation, action, *, window=None, lag=None, reference=None, encoder=None, epsilon=None,
+        history_size=None, min_window=None
+    ))]
+    fn new(
+        observation: Option<PyRef<'_, Layout>>,
+        action: PyRef<'_, Layout>,
+        window: Option<&Bound<'_, PyAny>>,
+        lag: Option<&Bound<'_, PyAny>>,
+        reference: Option<String>,
+        encoder: Option<String>,
+        epsilon: Option<&Bound<'_, PyAny>>,
+        history_size: Option<&Bound<'_, PyAny>>,
+        min_window: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let defaults = Config::default();
+        let or =
+            |name, value: Option<_>, default| value.map_or(Ok(default), |value| whole(name, value));
+        let config = Config {
+            window: optional_whole("window", window)?,
+            lag: optional_whole("lag", lag)?,
+            epsilon: epsilon.map_or(Ok(defaults.epsilon), |value| number("epsilon", value))?,
+            history_size: or("history_size", history_size, defaults.history_size)?,
+            min_window: or("min_window", min_window, defaults.min_window)?,
+        };
+        let snapshot = reference.as_deref().map(Snapshot::from_json).transpose()?;
+        let observation = observation.map(|layout| layout.clone());
+        let state = core::PairTracker::new(
+            observation.as_ref().map(|layout| layout.core.clone()),
+            action.core.clone(),
+            encoder,
+            config,
+            snapshot.map(Arc::new),
+        )?;
+        let known = OnceLock::new();
+        if let Some(layout) = observation {
+            // A fresh cell is empty, so this cannot fail.
+            drop(known.set(layout));
+        }
+        Ok(Self {
+            observation: known,
+            action: action.clone(),
+            reference,
+            state: Mutex::new(state),
+        })
+    }
+
+    /// Sets the axes that an encoder's first result decides.
+    fn define_observation(&self, layout: PyRef<'_, Layout>) -> PyResult<()> {
+        self.lock().define_observation(layout.core.clone())?;
+        drop(self.observation.set(layout.clone()));
+        Ok(())
+    }
+
+    /// The axes of the observation; None until an encoder has decided them.
+    #[getter]
+    fn observation(&self) -> Option<Layout> {
+        self.observation.get().cloned()
+    }
+
+    /// The axes of the action.
+    #[getter]
+    fn action(&self) -> Layout {
+        self.action.clone()
+    }
+
+    /// Takes the observation that the next action answers.
+    ///
+    /// One that has no cell (a NaN, a wrong shape) is an error only for the `choose` that would
+    /// count it: nobody acts on the last observation of an episode.
+    fn observe(&self, observation: &Bound<'_, PyAny>) -> PyResult<()> {
+        let observed = self.encoded(observation)?;
+        self.lock().observe(observed);
+        Ok(())
+    }
+
+    /// Takes the action on the waiting observation; without one there will be no pair.
+    ///
+    /// Raises:
+    ///     TypeError: The observation or action is not made of real numbers.
+    ///     ValueError: One of them has a NaN, a wrong shape or a value outside its space.
+    fn choose(&self, action: &Bound<'_, PyAny>) -> PyResult<()> {
+        match self.lock().observed() {
+            None => return Ok(()),
+            Some(Observed::Refused {
+                message,
+                wrong_type,
+            }) => {
+                let message = message.clone();
+                return Err(if *wrong_type {
+                    PyTypeError::new_err(message)
+                } else {
+                    PyValueError::new_err(message)
+                });
+            }
+            Some(Observed::Cell { .. }) => {}
+        }
+        let (key, flow) = self.action.encode(action)?;
+        self.lock().choose(key, flow);
+        Ok(())
+    }
+
+    /// Counts the waiting pair and takes the next observation.
+    ///
+    /// Returns:
+    ///     KL divergence, its mean and standard deviation over the history, its observation part
+    ///     and its policy part, in nats.
+    fn advance(&self, observation: &Bound<'_, PyAny>) -> PyResult<Numbers> {
+        let observed = self.encoded(observation)?;
+        let mut state = self.lock();
+        let report = state.count()?;
+        state.observe(observed);
+        Ok(numbers(&report))
+    }
+
+    /// Counts the waiting pair and waits for `observe`; returns what `advance` returns.
+    fn count(&self) -> PyResult<Numbers> {
+        Ok(numbers(&self.lock().count()?))
+    }
+
+    /// Forgets what waits, so that the next action makes no pair.
+    fn forget(&self) {
+        self.lock().forget();
+    }
+
+    /// Counts one pair at once; returns what `advance` returns.
+    fn update(
+        &self,
+        observation: &Bound<'_, PyAny>,
+        action: &Bound<'_, PyAny>,
+    ) -> PyResult<Numbers> {
+        let Some(layout) = self.observation.get() else {
+            return Err(PyValueError::new_err(
+                "the observation axes are not defined yet; call define_observation first",
+            ));
+        };
+        let (key, flow) = layout.encode(observation)?;
+        let (action, action_flow) = self.action.encode(action)?;
+        let mut state = self.lock();
+        state.observe(Observed::Cell { key, flow });
+        state.choose(action, action_flow);
+        Ok(numbers(&state.count()?))
+    }
+
+    /// The keys of the waiting observation and action; None where there is none.
+    fn waiting(&self) -> (Option<u128>, Option<u128>) {
+        let state = self.lock();
+        let observation = match state.observed() {
+            Some(Observed::Cell { key, .. }) => Some(key.0),
+            _ => None,
+        };
+        (observation, state.chosen().map(|key| key.0))
+    }
+
+    /// What the newest pair reported; the form is that of `advance`.
+    fn report(&self) -> Numbers {
+        numbers(&self.lock().drift().report())
+    }
+
+    /// Current value, moments, counts and readiness by name.
+    #[pyo3(signature = () -> "dict[str, Any]")]
+    fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let statistics = self.lock().statistics();
+        let dict = PyDict::new(py);
+        dict.set_item("current", statistics.current)?;
+        dict.set_item("mean", statistics.mean)?;
+        dict.set_item("std", statistics.std)?;
+        dict.set_item("min", statistics.min)?;
+        dict.set_item("max", statistics.max)?;
+        dict.set_item("count", statistics.count)?;
+        dict.set_item("observation_mean", statistics.observation_mean)?;
+        dict.set_item("policy_mean", statistics.policy_mean)?;
+        dict.set_item("cells", statistics.cells)?;
+        dict.set_item("steps", statistics.steps)?;
+        dict.set_item("flow", statistics.flow)?;
+        dict.set_item("ready", statistics.ready)?;
+        Ok(dict)
+    }
+
+    /// Whether the windows are full.
+    #[getter]
+    fn ready(&self) -> bool {
+        self.lock().drift().ready()
+    }
+
+    /// The reported values, newest last, in nats.
+    fn history(&self) -> Vec<f64> {
+        self.lock().drift().history().values().collect()
+    }
+
+    /// Forgets pairs and values; keeps the reference and a waiting observation.
+    fn reset(&self) -> PyResult<()> {
+        Ok(self.lock().reset()?)
+    }
+
+    /// One distribution as a snapshot in JSON.
+    #[pyo3(signature = (which="current"))]
+    fn snapshot_json(&self, which: &str) -> PyResult<String> {
+        let snapshot = self.lock().snapshot(self::which(which)?);
+        Ok(snapshot.to_json()?)
+    }
+
+    /// The whole state as JSON; equal runs give equal text.
+    fn state_json(&self) -> PyResult<String> {
+        Ok(self.lock().state_json()?)
+    }
+
+    /// Continues from a state of a tracker with the same parameters, axes and reference.
+    ///
+    /// Raises:
+    ///     ValueError: It is another tracker's state, or none at all; nothing is changed then.
+    fn load_state_json(&self, text: &str) -> PyResult<()> {
+        let mut state = self.lock();
+        state.load_state_json(text)?;
+        if self.observation.get().is_none()
+            && let Some(core) = state.observation()
+        {
+            drop(self.observation.set(Layout::of_one_leaf(core.clone())));
+        }
+        Ok(())
+    }
+
+    #[classmethod]
+    fn _restore(
+        cls: &Bound<'_, PyType>,
+        observation: Option<PyRef<'_, Layout>>,
+        action: PyRef<'_, Layout>,
+        arguments: &Bound<'_, PyDict>,
+        state: &str,
+    ) -> PyResult<Py<PyAny>> {
+        let tracker = cls.call((observation, action), Some(arguments))?;
+        tracker.call_method1("load_state_json", (state,))?;
+        Ok(tracker.unbind())
+    }
+
+    fn __reduce__<'py>(
+        slf: &Bound<'py, Self>,
+    ) -> PyResult<(
+        Bound<'py, PyAny>,
+        (Option<Layout>, Layout, Bound<'py, PyDict>, String),
+    )> {
+        let this = slf.get();
+        let (config, encoder, text) = {
+            let state = this.lock();
+            (
+                state.drift().config().clone(),
+                state.encoder().map(String::from),
+                state.state_json()?,
+            )
+        };
+        let arguments = PyDict::new(slf.py());
+        arguments.set_item("window", config.window)?;
+        arguments.set_item("lag", config.lag)?;
+        arguments.set_item("reference", this.reference.as_deref())?;
+        arguments.set_item("encoder", encoder)?;
+        arguments.set_item("epsilon", config.epsilon)?;
+        arguments.set_item("history_size", config.history_size)?;
+        arguments.set_item("min_window", config.min_window)?;
+        let restore = slf.get_type().getattr("_restore")?;
+        let layouts = (this.observation(), this.action());
+        Ok((restore, (layouts.0, layouts.1, arguments, text)))
+    }
+}

@@ -1,0 +1,214 @@
+//! A distribution on its own: axes and counts, to be saved, merged, and used as a reference.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::axis::Axis;
+use crate::error::{Error, Result};
+use crate::layout::{Key, Layout};
+
+/// Counts of each (observation key, action key).
+pub(crate) type Counts = BTreeMap<Key, BTreeMap<Key, u64>>;
+
+const FORMAT: &str = "kl_proteus.snapshot";
+const VERSION: u32 = 1;
+
+/// An axis with the name of its scalar.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NamedAxis {
+    /// Such as `observation['goal'][1]`.
+    pub name: String,
+    /// How it is binned.
+    #[serde(flatten)]
+    pub axis: Axis,
+}
+
+impl NamedAxis {
+    /// The axes of a layout.
+    #[must_use]
+    pub fn of(layout: &Layout) -> Vec<Self> {
+        layout
+            .named_axes()
+            .map(|(name, axis)| Self {
+                name,
+                axis: axis.clone(),
+            })
+            .collect()
+    }
+}
+
+/// Counts of each (observation key, action key), with the axes that give the keys their meaning.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Snapshot {
+    format: String,
+    version: u32,
+    /// The name of the user's encoder of observations, if there is one.
+    pub encoder: Option<String>,
+    /// Axes of the observation in walk order.
+    pub observation_axes: Vec<NamedAxis>,
+    /// Axes of the action in walk order.
+    pub action_axes: Vec<NamedAxis>,
+    /// Observation key to action key to count.
+    pub(crate) counts: Counts,
+}
+
+impl Snapshot {
+    pub(crate) fn new(
+        encoder: Option<String>,
+        observation_axes: Vec<NamedAxis>,
+        action_axes: Vec<NamedAxis>,
+        counts: Counts,
+    ) -> Self {
+        Self {
+            format: FORMAT.into(),
+            version: VERSION,
+            encoder,
+            observation_axes,
+            action_axes,
+            counts,
+        }
+    }
+
+    /// Number of pairs.
+    #[must_use]
+    pub fn pairs(&self) -> u64 {
+        self.counts.values().flat_map(|row| row.values()).sum()
+    }
+
+    /// Reads a snapshot.
+    ///
+    /// # Errors
+    /// JSON that is no snapshot of a version this library knows.
+    pub fn from_json(text: &str) -> Result<Self> {
+        let wrong = |why: String| Error::malformed("the snapshot", why);
+        let snapshot: Self =
+            serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        if snapshot.format != FORMAT || snapshot.version != VERSION {
+            return Err(wrong(format!(
+                "expected format {FORMAT:?} version {VERSION}, got {:?} version {}",
+                snapshot.format, snapshot.version
+            )));
+        }
+        for named in snapshot
+            .observation_axes
+            .iter()
+            .chain(&snapshot.action_axes)
+        {
+            named
+                .axis
+                .validate()
+                .map_err(|error| wrong(format!("{}: {error}", named.name)))?;
+        }
+        let mut total = 0u64;
+        for actions in snapshot.counts.values() {
+            for &count in actions.values() {
+                if count == 0 {
+                    return Err(wrong("a cell counts 0 pairs".into()));
+                }
+                total = total.checked_add(count).ok_or(Error::CountOverflow)?;
+            }
+            if actions.is_empty() {
+                return Err(wrong("an observation has no action".into()));
+            }
+        }
+        Ok(snapshot)
+    }
+
+    /// Writes a snapshot as JSON; equal snapshots give equal text.
+    ///
+    /// # Errors
+    /// None that a snapshot of this library can meet.
+    pub fn to_json(&self) -> Result<String> {
+        serde_json::to_string(self).map_err(|error| Error::malformed("the snapshot", error))
+    }
+
+    /// A hash that equal snapshots share.
+    ///
+    /// # Errors
+    /// As [`Snapshot::to_json`].
+    pub fn fingerprint(&self) -> Result<String> {
+        Ok(format!("{:032x}", xxh3_128(self.to_json()?.as_bytes())))
+    }
+
+    /// Adds the counts of `other`.
+    ///
+    /// # Errors
+    /// The axes or encoders differ, or a count overflows; `self` is as it was then.
+    pub fn merge(&mut self, other: &Self) -> Result<()> {
+        check_same_axes(
+            ("the first snapshot", self.as_axes()),
+            ("another", other.as_axes()),
+        )?;
+        self.pairs()
+            .checked_add(other.pairs())
+            .ok_or(Error::CountOverflow)?;
+        for (&observation, actions) in &other.counts {
+            let row = self.counts.entry(observation).or_default();
+            for (&action, &count) in actions {
+                *row.entry(action).or_default() += count;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn as_axes(&self) -> Axes<'_> {
+        Axes {
+            encoder: self.encoder.as_deref(),
+            observation: Some(&self.observation_axes),
+            action: &self.action_axes,
+        }
+    }
+}
+
+/// What makes two snapshots comparable.
+#[derive(Clone, Copy)]
+pub(crate) struct Axes<'a> {
+    pub(crate) encoder: Option<&'a str>,
+    /// `None` while an encoder has not met its first observation.
+    pub(crate) observation: Option<&'a [NamedAxis]>,
+    pub(crate) action: &'a [NamedAxis],
+}
+
+/// Refuses axes that differ and says which.
+pub(crate) fn check_same_axes(a: (&str, Axes), b: (&str, Axes)) -> Result<()> {
+    let ((a_name, a), (b_name, b)) = (a, b);
+    let describe = |encoder: Option<&str>| {
+        encoder.map_or_else(
+            || "no encoder".into(),
+            |name| format!("the encoder {name:?}"),
+        )
+    };
+    if a.encoder != b.encoder {
+        return Err(Error::AxesDiffer(format!(
+            "{a_name} has {}, {b_name} has {}",
+            describe(a.encoder),
+            describe(b.encoder)
+        )));
+    }
+    let pairs = [
+        ("observation", a.observation.zip(b.observation)),
+        ("action", Some((a.action, b.action))),
+    ];
+    for (what, axes) in pairs {
+        let Some((a_axes, b_axes)) = axes else {
+            continue;
+        };
+        if a_axes.len() != b_axes.len() {
+            return Err(Error::AxesDiffer(format!(
+                "{a_name} has {} {what} axes, {b_name} has {}",
+                a_axes.len(),
+                b_axes.len()
+            )));
+        }
+        if let Some((x, y)) = a_axes.iter().zip(b_axes).find(|(x, y)| x != y) {
+            return Err(Error::AxesDiffer(format!(
+                "{} is {:?} in {a_name} and {} is {:?} in {b_name}",
+                x.name, x.axis, y.name, y.axis
+            )));
+        }
+    }
+    Ok(())
+}

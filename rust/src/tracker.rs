@@ -1,0 +1,351 @@
+//! A drift with the axes of its pairs, fed the way an environment is stepped.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::drift::{Config, Drift, DriftState, Report, Which};
+use crate::error::{Error, Result};
+use crate::layout::{Key, Layout, Leaf};
+use crate::snapshot::{Axes, NamedAxis, Snapshot, check_same_axes};
+
+const FORMAT: &str = "kl_proteus.tracker";
+const VERSION: u32 = 1;
+/// The leaf that holds what a user's encoder returns.
+pub(crate) const ENCODED_LEAF: &str = "encoder(observation)";
+
+/// An observation on its way into a pair.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Observed {
+    /// It has a cell.
+    Cell {
+        /// Its key.
+        key: Key,
+        /// Whether a digit is a flow bin.
+        flow: bool,
+    },
+    /// It has none. That is an error only for the step that would count it: nobody acts on the
+    /// last observation of an episode.
+    Refused {
+        /// What to tell the user.
+        message: String,
+        /// Whether the type is wrong rather than the value.
+        wrong_type: bool,
+    },
+}
+
+/// What [`PairTracker::statistics`] knows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Statistics {
+    /// The newest joint divergence.
+    pub current: f64,
+    /// Mean over the history.
+    pub mean: f64,
+    /// Population standard deviation over the history.
+    pub std: f64,
+    /// Minimum over the history.
+    pub min: f64,
+    /// Maximum over the history.
+    pub max: f64,
+    /// Values in the history.
+    pub count: usize,
+    /// Mean observation part over the history.
+    pub observation_mean: f64,
+    /// Mean policy part over the history.
+    pub policy_mean: f64,
+    /// Occupied cells K.
+    pub cells: u64,
+    /// Pairs counted.
+    pub steps: u64,
+    /// Share of the current pairs with a digit in a flow bin.
+    pub flow: f64,
+    /// Whether the windows are full.
+    pub ready: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct State {
+    format: String,
+    version: u32,
+    config: Config,
+    encoder: Option<String>,
+    observation_axes: Option<Vec<NamedAxis>>,
+    action_axes: Vec<NamedAxis>,
+    reference: Option<String>,
+    drift: DriftState,
+    observed: Option<Observed>,
+}
+
+/// Counts (observation, action) pairs: observe, choose an action, count the pair when the
+/// environment has accepted it.
+#[derive(Debug, Clone)]
+pub struct PairTracker {
+    observation: Option<Arc<Layout>>,
+    action: Arc<Layout>,
+    encoder: Option<String>,
+    drift: Drift,
+    observed: Option<Observed>,
+    chosen: Option<(Key, bool)>,
+}
+
+impl PairTracker {
+    /// An empty tracker. `observation` may be missing where a named encoder decides the axes;
+    /// give it to [`PairTracker::define_observation`] then.
+    ///
+    /// # Errors
+    /// A parameter outside its range, or a reference on other axes.
+    pub fn new(
+        observation: Option<Arc<Layout>>,
+        action: Arc<Layout>,
+        encoder: Option<String>,
+        config: Config,
+        reference: Option<Arc<Snapshot>>,
+    ) -> Result<Self> {
+        let tracker = Self {
+            observation,
+            action,
+            encoder,
+            drift: Drift::new(config, reference)?,
+            observed: None,
+            chosen: None,
+        };
+        tracker.check_reference(tracker.observation.as_deref())?;
+        Ok(tracker)
+    }
+
+    fn check_reference(&self, observation: Option<&Layout>) -> Result<()> {
+        let Some(reference) = self.drift.reference() else {
+            return Ok(());
+        };
+        let observation = observation.map(NamedAxis::of);
+        let action = NamedAxis::of(&self.action);
+        let own = Axes {
+            encoder: self.encoder.as_deref(),
+            observation: observation.as_deref(),
+            action: &action,
+        };
+        check_same_axes(
+            ("the environment", own),
+            ("the reference", reference.as_axes()),
+        )
+    }
+
+    /// Sets the axes that an encoder's first result decides.
+    ///
+    /// # Errors
+    /// They are set already to others, or the reference has others.
+    pub fn define_observation(&mut self, layout: Arc<Layout>) -> Result<()> {
+        if let Some(known) = &self.observation {
+            return if **known == *layout {
+                Ok(())
+            } else {
+                Err(Error::AxesDiffer(
+                    "the observation axes are defined already".into(),
+                ))
+            };
+        }
+        self.check_reference(Some(&layout))?;
+        self.observation = Some(layout);
+        Ok(())
+    }
+
+    /// The axes of the observation, if they are decided.
+    #[must_use]
+    pub fn observation(&self) -> Option<&Arc<Layout>> {
+        self.observation.as_ref()
+    }
+
+    /// The name of the encoder, if there is one.
+    #[must_use]
+    pub fn encoder(&self) -> Option<&str> {
+        self.encoder.as_deref()
+    }
+
+    /// The drift of the pairs counted so far.
+    #[must_use]
+    pub fn drift(&self) -> &Drift {
+        &self.drift
+    }
+
+    /// Takes the observation that the next action answers.
+    pub fn observe(&mut self, observed: Observed) {
+        self.observed = Some(observed);
+        self.chosen = None;
+    }
+
+    /// The observation that waits for an action.
+    #[must_use]
+    pub fn observed(&self) -> Option<&Observed> {
+        self.observed.as_ref()
+    }
+
+    /// Forgets what waits to be counted.
+    pub fn forget(&mut self) {
+        self.observed = None;
+        self.chosen = None;
+    }
+
+    /// Takes the action; the pair waits for [`PairTracker::count`].
+    pub fn choose(&mut self, action: Key, flow: bool) {
+        self.chosen = Some((action, flow));
+    }
+
+    /// The action that waits to be counted.
+    #[must_use]
+    pub fn chosen(&self) -> Option<Key> {
+        self.chosen.map(|(key, _)| key)
+    }
+
+    /// Counts the waiting pair, if there is one: an action on an observation that was never seen is
+    /// no pair. Nothing waits afterwards.
+    ///
+    /// # Errors
+    /// More cells than can be numbered.
+    pub fn count(&mut self) -> Result<Report> {
+        if let (Some(Observed::Cell { key, flow }), Some((action, action_flow))) =
+            (&self.observed, self.chosen)
+        {
+            self.drift.push(*key, action, *flow || action_flow)?;
+        }
+        self.observed = None;
+        self.chosen = None;
+        Ok(self.drift.report())
+    }
+
+    /// Forgets pairs and values; keeps the reference and a waiting observation.
+    ///
+    /// # Errors
+    /// As [`Drift::reset`].
+    pub fn reset(&mut self) -> Result<()> {
+        self.drift.reset()
+    }
+
+    /// Everything there is to say about the current state.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        let drift = &self.drift;
+        let report = drift.report();
+        let history = drift.history();
+        let (observation_mean, policy_mean) = history.part_means();
+        Statistics {
+            current: report.joint,
+            mean: report.moments.mean,
+            std: report.moments.std,
+            min: history.min(),
+            max: history.max(),
+            count: history.len(),
+            observation_mean,
+            policy_mean,
+            cells: drift.occupied(),
+            steps: drift.steps(),
+            flow: drift.flow(),
+            ready: drift.ready(),
+        }
+    }
+
+    /// One distribution with its axes.
+    #[must_use]
+    pub fn snapshot(&self, which: Which) -> Snapshot {
+        Snapshot::new(
+            self.encoder.clone(),
+            self.observation
+                .as_deref()
+                .map(NamedAxis::of)
+                .unwrap_or_default(),
+            NamedAxis::of(&self.action),
+            self.drift.counts(which),
+        )
+    }
+
+    /// The whole state as JSON; the same text for the same pairs.
+    ///
+    /// # Errors
+    /// None that a tracker can meet.
+    pub fn state_json(&self) -> Result<String> {
+        let reference = self.drift.reference();
+        let state = State {
+            format: FORMAT.into(),
+            version: VERSION,
+            config: self.drift.config().clone(),
+            encoder: self.encoder.clone(),
+            observation_axes: self.observation.as_deref().map(NamedAxis::of),
+            action_axes: NamedAxis::of(&self.action),
+            reference: reference
+                .map(|snapshot| snapshot.fingerprint())
+                .transpose()?,
+            drift: self.drift.state(),
+            observed: self.observed.clone(),
+        };
+        serde_json::to_string(&state).map_err(|error| Error::malformed("the state", error))
+    }
+
+    /// Continues from a state of a tracker with the same parameters, axes and reference.
+    ///
+    /// # Errors
+    /// Another tracker's state, or one that no run can have; nothing is changed then.
+    pub fn load_state_json(&mut self, text: &str) -> Result<()> {
+        let wrong = |why: String| Error::malformed("the state", why);
+        let state: State = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        if state.format != FORMAT || state.version != VERSION {
+            return Err(wrong(format!(
+                "expected format {FORMAT:?} version {VERSION}, got {:?} version {}",
+                state.format, state.version
+            )));
+        }
+        if state.config != *self.drift.config() {
+            return Err(wrong(format!(
+                "it was saved with {:?}, and this tracker has {:?}",
+                state.config,
+                self.drift.config()
+            )));
+        }
+        let own = self.observation.as_deref().map(NamedAxis::of);
+        let action = NamedAxis::of(&self.action);
+        check_same_axes(
+            (
+                "this tracker",
+                Axes {
+                    encoder: self.encoder.as_deref(),
+                    observation: own.as_deref(),
+                    action: &action,
+                },
+            ),
+            (
+                "the state",
+                Axes {
+                    encoder: state.encoder.as_deref(),
+                    observation: state.observation_axes.as_deref(),
+                    action: &state.action_axes,
+                },
+            ),
+        )?;
+        let reference = self.drift.reference();
+        if state.reference
+            != reference
+                .map(|snapshot| snapshot.fingerprint())
+                .transpose()?
+        {
+            return Err(wrong("it was saved with another reference".into()));
+        }
+        let observation = match (&self.observation, state.observation_axes) {
+            (None, Some(axes)) => Some(Arc::new(encoded_layout(axes)?)),
+            (known, _) => known.clone(),
+        };
+        self.drift = Drift::restore(state.config, reference.cloned(), &state.drift)?;
+        self.observation = observation;
+        self.observed = state.observed;
+        self.chosen = None;
+        Ok(())
+    }
+}
+
+fn encoded_layout(axes: Vec<NamedAxis>) -> Result<Layout> {
+    for named in &axes {
+        named.axis.validate()?;
+    }
+    let axes: Vec<_> = axes.into_iter().map(|named| named.axis).collect();
+    let leaf = Leaf::new(ENCODED_LEAF.into(), vec![axes.len()], axes)?;
+    Ok(Layout::new(vec![leaf]))
+}
