@@ -1,0 +1,41 @@
+"""Has my policy drifted, by how much, and is it the states or the actions?
+
+Public names load when they are touched, so that `import kl_proteus` costs no more than its native
+module: gymnasium is imported with the first wrapper.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from kl_proteus._core import VERSION as __version__
+
+if TYPE_CHECKING:
+    from kl_proteus.drift import JointKLDivergenceWrapper
+    from kl_proteus.llm.wrapper import LLMTrainingWrapper
+    from kl_proteus.snapshots import merge_snapshots
+
+__all__ = [
+    "JointKLDivergenceWrapper",
+    "LLMTrainingWrapper",
+    "__version__",
+    "merge_snapshots",
+]
+
+_HOMES = {
+    "JointKLDivergenceWrapper": "kl_proteus.drift",
+    "LLMTrainingWrapper": "kl_proteus.llm.wrapper",
+    "merge_snapshots": "kl_proteus.snapshots",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'kl_proteus' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,337 @@
+"""The drift of a policy's behaviour in one environment."""
+
+import json
+from collections.abc import Callable, Sequence
+from os import PathLike, fspath
+from typing import Any, SupportsFloat, TypeVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.utils import RecordConstructorArgs
+
+from kl_proteus import encoders, snapshots
+from kl_proteus._core import Layout, PairTracker
+from kl_proteus.snapshots import Snapshot
+from kl_proteus.spaces import Bins, Side, axis_bins, layout_from_space
+
+ObsType = TypeVar("ObsType")
+ActType = TypeVar("ActType")
+
+INFO_KEYS = (
+    "kl_divergence",
+    "kl_divergence_mean",
+    "kl_divergence_std",
+    "kl_observation",
+    "kl_policy",
+)
+"""What each step's info gains, in the order in which a tracker returns it."""
+
+
+def plain(value: Any) -> Any:
+    """A constructor argument as JSON can hold it, so that the environment's spec can be saved."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    if isinstance(value, PathLike):
+        return fspath(value)
+    return value
+
+
+class JointKLDivergenceWrapper(
+    gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConstructorArgs
+):
+    """Reports, every step, how far the newest behaviour has moved from earlier behaviour.
+
+    Behaviour is the distribution of pairs (observation the policy saw, action it answered with),
+    binned. With P the newest `window` pairs and Q the `window` pairs before them, or a frozen
+    reference, each step's info gains, in nats:
+
+    * `kl_divergence`: KL(P || Q); 0.0 until there is enough evidence,
+    * `kl_divergence_mean`, `kl_divergence_std`: over the last `history_size` reported values,
+    * `kl_observation`: the part that comes from where the agent goes,
+    * `kl_policy`: the part that comes from what it does there. The two add up to the first.
+
+    Everything else passes through: observations, rewards and flags are the very objects of the
+    environment. `reset` does not clear the windows, because drift is between episodes as much as
+    within them; `reset_kl` does.
+
+    Args:
+        env: Any environment with Box, Discrete, MultiDiscrete or MultiBinary spaces, or nested
+            Tuple and Dict of them.
+        obs_bins: In-range bins of the observation, a number or one per axis in walk order.
+        action_bins: The same for the action.
+        history_size: Number of reported values behind mean, deviation, minimum and maximum.
+        epsilon: Pseudocount of each occupied cell, above 0 and at most 1e6.
+        normalize_obs: False says that the observations already lie in [0, 1].
+        normalize_action: The same for the actions.
+        window: Pairs in each window; None compares every pair so far with all but the newest.
+        lag: The previous window ends this many pairs earlier; None puts it next to the current one.
+        reference: A snapshot, or the path of one, as the frozen previous distribution.
+        obs_range: (low, high) in place of the declared bounds, each side a number or one per axis;
+            None or an infinity is no bound.
+        action_range: The same for the action.
+        obs_scale: Scale `s` of the maps of unbounded axes, in units of the observation.
+        encoder: A function, or `"module:function"`, that turns an observation into a 1-D array:
+            integers are cell digits, floats are unbounded axes. Needed for images.
+        min_window: Fewer pairs than this in a window report 0.0.
+        info_prefix: Precedes every key that this wrapper adds to info.
+        info_on_reset: Add the keys to the info of `reset` as well.
+
+    Raises:
+        TypeError: An argument, or a space, is of a kind that cannot be used.
+        ValueError: An argument is out of its range, the reference has other axes, or another
+            wrapper of the environment already reports under this `info_prefix`.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[ObsType, ActType],
+        obs_bins: Bins = 10,
+        action_bins: Bins = 10,
+        history_size: int = 1000,
+        epsilon: float = 0.5,
+        normalize_obs: bool = True,
+        normalize_action: bool = True,
+        *,
+        window: int | None = 1000,
+        lag: int | None = None,
+        reference: Snapshot | str | PathLike[str] | None = None,
+        obs_range: tuple[Side, Side] | Sequence[Side] | None = None,
+        action_range: tuple[Side, Side] | Sequence[Side] | None = None,
+        obs_scale: float = 1.0,
+        encoder: Callable[[ObsType], Any] | str | None = None,
+        min_window: int = 32,
+        info_prefix: str = "",
+        info_on_reset: bool = False,
+    ) -> None:
+        RecordConstructorArgs.__init__(
+            self,
+            obs_bins=plain(obs_bins),
+            action_bins=plain(action_bins),
+            history_size=plain(history_size),
+            epsilon=plain(epsilon),
+            normalize_obs=normalize_obs,
+            normalize_action=normalize_action,
+            window=plain(window),
+            lag=plain(lag),
+            reference=plain(reference),
+            obs_range=plain(obs_range),
+            action_range=plain(action_range),
+            obs_scale=plain(obs_scale),
+            encoder=encoder,
+            min_window=plain(min_window),
+            info_prefix=info_prefix,
+            info_on_reset=info_on_reset,
+        )
+        gym.Wrapper.__init__(self, env)
+        _check_prefix(env, info_prefix)
+        self._info_keys = tuple(info_prefix + key for key in INFO_KEYS)
+        self._info_prefix = info_prefix
+        self._info_on_reset = info_on_reset
+        self._encoder = None if encoder is None else encoders.resolve(encoder, "encoder")
+        self._encoder_error: Exception | None = None
+        self._obs_bins = obs_bins
+        self._obs_scale = _positive(obs_scale, "obs_scale")
+        if encoder is None:
+            observation = layout_from_space(
+                env.observation_space,
+                "observation",
+                bins=obs_bins,
+                value_range=obs_range,
+                scale=self._obs_scale,
+                normalized=not normalize_obs,
+                option="obs",
+            )
+        else:
+            # Its first result decides the axes.
+            axis_bins(obs_bins, None, "obs_bins")
+            if obs_range is not None:
+                raise ValueError("obs_range does not go with encoder=, whose floats are unbounded")
+            observation = None
+        self._tracker = PairTracker(
+            observation,
+            layout_from_space(
+                env.action_space,
+                "action",
+                bins=action_bins,
+                value_range=action_range,
+                normalized=not normalize_action,
+                option="action",
+            ),
+            window=window,
+            lag=lag,
+            reference=None if reference is None else snapshots.reference_text(reference),
+            encoder=None if encoder is None else encoders.name_of(encoder),
+            epsilon=epsilon,
+            history_size=history_size,
+            min_window=min_window,
+        )
+
+    def step(
+        self, action: ActType
+    ) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Steps the environment and counts the pair (last observation, action).
+
+        Returns:
+            What the environment returned, with the keys above in a copy of info.
+
+        Raises:
+            TypeError: The last observation or the action is not made of real numbers.
+            ValueError: One of them has a NaN, a wrong shape, or a value that a space of categories
+                does not hold. The environment is not stepped then, and nothing is counted.
+        """
+        self._choose(action)
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        info = self._with_report(info, self._advance(observation))
+        return observation, reward, terminated, truncated, info
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[ObsType, dict[str, Any]]:
+        """Resets the environment; windows and history go on.
+
+        Returns:
+            What the environment returned, with the keys above in a copy of info where
+            `info_on_reset` asks for it.
+        """
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._observe(observation)
+        if self._info_on_reset:
+            info = self._with_report(info, self._tracker.report())
+        return observation, info
+
+    @property
+    def kl_history(self) -> list[float]:
+        """The reported divergences in nats, newest last, at most `history_size` of them."""
+        return self._tracker.history()
+
+    def get_kl_statistics(self) -> dict[str, Any]:
+        """What is known of the drift.
+
+        Returns:
+            `current, mean, std, min, max` of the joint divergence and `observation_mean,
+            policy_mean` of its parts, in nats, over the `count` values of the history; `cells`
+            occupied in either distribution; `steps`, the pairs counted; `flow`, the share of P's
+            pairs that lie outside the range of an axis; `ready`, whether the windows are full.
+        """
+        return self._tracker.statistics()
+
+    def reset_kl(self) -> None:
+        """Forgets windows and history; keeps the reference."""
+        self._tracker.reset()
+
+    def snapshot(self, which: str = "current") -> Snapshot:
+        """A distribution on its own, to be saved as JSON, merged, or given as `reference=`.
+
+        Args:
+            which: "current" for P, "previous" for Q.
+
+        Returns:
+            A plain dict with the axes, the encoder's name, and the count of each observation key
+            and action key.
+
+        Raises:
+            ValueError: `which` is neither.
+        """
+        return json.loads(self._tracker.snapshot_json(which))
+
+    def kl_state_dict(self) -> dict[str, Any]:
+        """The full state as a JSON-able dict; `load_kl_state_dict` continues it bit for bit."""
+        return json.loads(self._tracker.state_json())
+
+    def load_kl_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from the state of a wrapper with the same arguments.
+
+        Args:
+            state: What `kl_state_dict` returned.
+
+        Raises:
+            TypeError: It is no dict of JSON values.
+            ValueError: It belongs to other arguments, or no run can have it. Nothing is changed
+                then.
+        """
+        self._tracker.load_state_json(snapshots.to_text(state, "state"))
+        self._encoder_error = None
+
+    def _choose(self, action: ActType) -> None:
+        """Checks the pair before the environment is stepped."""
+        if self._encoder_error is not None:
+            raise self._encoder_error
+        self._tracker.choose(action)
+
+    def _observe(self, observation: ObsType) -> None:
+        """Takes the observation that the next action answers."""
+        if self._encoder is None:
+            self._tracker.observe(observation)
+        else:
+            self._encode(self._encoder, observation)
+
+    def _advance(self, observation: ObsType) -> tuple[float, float, float, float, float]:
+        """Counts the pair that the environment has accepted, and takes the next observation."""
+        if self._encoder is None:
+            return self._tracker.advance(observation)
+        report = self._tracker.count()
+        self._encode(self._encoder, observation)
+        return report
+
+    def _encode(self, encoder: Callable[[ObsType], Any], observation: ObsType) -> None:
+        # An encoder that fails on the last observation of an episode does no harm, so its error
+        # waits for the step that needs the result, like every other fault of an observation.
+        self._encoder_error = None
+        try:
+            encoded = np.asarray(encoder(observation))
+            if encoded.ndim != 1 or encoded.dtype.kind not in "fiub":
+                raise ValueError(
+                    "encoder must return a 1-D array of real numbers, "
+                    f"got shape {encoded.shape} of dtype {encoded.dtype}"
+                )
+        except Exception as error:  # whatever a user's function raises
+            self._tracker.forget()
+            self._encoder_error = error
+            return
+        if self._tracker.observation is None:
+            self._tracker.define_observation(
+                Layout.encoded(
+                    axis_bins(self._obs_bins, len(encoded), "obs_bins"),
+                    digits=encoded.dtype.kind != "f",
+                    scale=self._obs_scale,
+                )
+            )
+        self._tracker.observe(encoded)
+
+    def _with_report(
+        self, info: dict[str, Any], report: tuple[float, float, float, float, float]
+    ) -> dict[str, Any]:
+        # A copy, because environments and outer wrappers keep the dict they returned or received.
+        info = dict(info)
+        keys = self._info_keys
+        info[keys[0]], info[keys[1]], info[keys[2]], info[keys[3]], info[keys[4]] = report
+        return info
+
+
+def _positive(value: float, name: str) -> float:
+    if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    number = float(value)
+    if not 0.0 < number <= 1e100:
+        raise ValueError(f"{name} must be above 0 and at most 1e100, got {number}")
+    return number
+
+
+def _check_prefix(env: gym.Env[Any, Any], prefix: str) -> None:
+    if not isinstance(prefix, str):
+        raise TypeError(f"info_prefix must be a string, got {type(prefix).__name__}")
+    if prefix.startswith("_"):
+        raise ValueError(
+            f"info_prefix must not start with an underscore, got {prefix!r}: "
+            "vector environments reserve such keys for their masks"
+        )
+    inner: gym.Env[Any, Any] | None = env
+    while isinstance(inner, gym.Wrapper):
+        if isinstance(inner, JointKLDivergenceWrapper) and inner._info_prefix == prefix:
+            raise ValueError(
+                f"the environment is wrapped by a {type(inner).__name__} with "
+                f"info_prefix={prefix!r} already; give this one another prefix"
+            )
+        inner = inner.env

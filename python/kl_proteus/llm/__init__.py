@@ -1,0 +1,1 @@
+"""Trajectories as fine-tuning data for language models."""
