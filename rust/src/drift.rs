@@ -514,6 +514,9 @@ impl Drift {
     ) -> Result<Self> {
         let wrong = |why: String| Error::malformed("the state", why);
         let mut drift = Self::new(config, reference)?;
+        if i64::try_from(state.steps).is_err() {
+            return Err(wrong(format!("{} steps are too many", state.steps)));
+        }
         let span = drift.mode.span();
         let expected = state.steps.min(span as u64);
         if state.pairs.len() as u64 != expected {
