@@ -1,0 +1,71 @@
+"""Every Python example in the README and the docs runs, and every command it names exists."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(language):
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for match in FENCE.finditer(text):
+            if match[1] == language:
+                line = text[: match.start()].count("\n") + 1
+                yield pytest.param(match[2], id=f"{page.name}:{line}")
+
+
+@pytest.mark.parametrize("code", list(blocks("python")))
+def test_example_runs(code, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "<example>", "exec"), {"__name__": "__main__"})
+
+
+def test_the_first_example_shows_what_the_readme_says(tmp_path, monkeypatch, capsys):
+    code = next(blocks("python")).values[0]
+    exec(compile(code, "<example>", "exec"), {})
+    joint, states, actions = map(float, re.findall(r"\d+\.\d+", capsys.readouterr().out))
+    assert joint > 1.5
+    assert joint == pytest.approx(states + actions, abs=0.11)
+
+
+def test_links_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_anchors_exist():
+    def slug(title):
+        return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#([\w-]+)\)", text):
+            aim = (page.parent / target) if target else page
+            titles = re.findall(r"^#+ (.*)$", aim.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in map(slug, titles), f"{page.name}: {target}#{anchor}"
+
+
+def commands():
+    for parameter in blocks("sh"):
+        for line in parameter.values[0].splitlines():
+            words = shlex.split(line, comments=True)
+            if "kl-proteus" in words and "install" not in words:
+                yield pytest.param(words[words.index("kl-proteus") + 1 :], id=line[:60])
+
+
+@pytest.mark.parametrize("arguments", list(commands()))
+def test_command_runs(arguments, tmp_path, monkeypatch, capsys):
+    from kl_proteus.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "my_module.py").write_text("def policy(observation):\n    return 1\n")
+    assert main(arguments) == 0
+    assert "CartPole" in capsys.readouterr().out
