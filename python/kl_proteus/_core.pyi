@@ -157,11 +157,11 @@ class PairTracker:
         history_size: Any | None = None,
         min_window: Any | None = None,
     ) -> PairTracker: ...
-    def __reduce__(self, /) -> tuple[Any, tuple[Layout | None, Layout, dict, str]]: ...
+    def __reduce__(self, /) -> "tuple[Any, tuple[Any, ...]]": ...
     @classmethod
     def _restore(
-        cls, /, observation: Layout | None, action: Layout, arguments: dict, state: str
-    ) -> Any: ...
+        cls, /, observation: Layout | None, action: Layout, arguments: "dict[str, Any]", state: str
+    ) -> "PairTracker": ...
     @property
     def action(self, /) -> Layout:
         """
@@ -226,6 +226,11 @@ class PairTracker:
     def report(self, /) -> tuple[float, float, float, float, float]:
         """
         What the newest pair reported; the form is that of `advance`.
+        """
+    @property
+    def reported(self, /) -> bool:
+        """
+        Whether the newest value is reported, and not 0.0 for want of evidence.
         """
     def reset(self, /) -> None:
         """

@@ -278,6 +278,12 @@ impl PairTracker {
         self.lock().drift().ready()
     }
 
+    /// Whether the newest value is reported, and not 0.0 for want of evidence.
+    #[getter]
+    fn reported(&self) -> bool {
+        self.lock().drift().reported()
+    }
+
     /// The reported values, newest last, in nats.
     fn history(&self) -> Vec<f64> {
         self.lock().drift().history().values().collect()
@@ -316,6 +322,7 @@ impl PairTracker {
     }
 
     #[classmethod]
+    #[pyo3(signature = (observation, action, arguments: "dict[str, Any]", state) -> "PairTracker")]
     fn _restore(
         cls: &Bound<'_, PyType>,
         observation: Option<PyRef<'_, Layout>>,
@@ -328,6 +335,7 @@ impl PairTracker {
         Ok(tracker.unbind())
     }
 
+    #[pyo3(signature = () -> "tuple[Any, tuple[Any, ...]]")]
     fn __reduce__<'py>(
         slf: &Bound<'py, Self>,
     ) -> PyResult<(

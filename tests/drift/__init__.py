@@ -1,0 +1,1 @@
+"""The drift tracker, held to its slow twin."""

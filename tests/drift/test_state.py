@@ -1,0 +1,134 @@
+"""Saved and resumed in the middle of a run: it goes on bit for bit, or says why not."""
+
+import copy
+import json
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drift.harness import compiled, feed
+from drift.strategies import MODES, runs
+
+
+def through_state(tracker, fresh):
+    """A new tracker that loads the state of another."""
+    fresh.load_state_json(tracker.state_json())
+    return fresh
+
+
+COPIES = {
+    "pickle": lambda tracker, fresh: pickle.loads(pickle.dumps(tracker)),
+    "deepcopy": lambda tracker, fresh: copy.deepcopy(tracker),
+    "state": through_state,
+}
+
+
+def everything(tracker):
+    """All that a tracker says of itself."""
+    return (
+        tracker.statistics(),
+        tracker.history(),
+        tracker.snapshot_json("current"),
+        tracker.snapshot_json("previous"),
+        tracker.state_json(),
+    )
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize("mode", MODES)
+@given(data=st.data())
+def test_a_copy_continues_bit_for_bit(mode, how, data):
+    run = data.draw(runs(mode))
+    step = data.draw(st.integers(0, len(run.pairs)))
+    original = compiled(run)
+    feed(original, run.pairs[:step])
+    used = compiled(run)
+    feed(used, run.pairs[::-1])  # what is loaded replaces what was there
+    resumed = COPIES[how](original, used)
+    assert everything(resumed) == everything(original)
+    before = everything(original)
+    results = feed(resumed, run.pairs[step:])
+    assert everything(original) == before
+    assert feed(original, run.pairs[step:]) == results
+    assert everything(resumed) == everything(original)
+
+
+junk = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 2**64)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=3,
+)
+
+
+def paths(value, prefix=()):
+    """Every place in nested JSON."""
+    entries = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    for key, child in entries:
+        yield (*prefix, key)
+        yield from paths(child, (*prefix, key))
+
+
+@st.composite
+def damaged(draw, text):
+    """JSON with one entry removed, replaced or repeated, or cut short."""
+    if draw(st.integers(0, 5)) == 0:
+        return text[: draw(st.integers(0, len(text) - 1))]
+    value = json.loads(text)
+    *way, last = draw(st.sampled_from(list(paths(value))))
+    parent = value
+    for key in way:
+        parent = parent[key]
+    action = draw(st.sampled_from(["remove", "replace", "nudge", "repeat"]))
+    if action == "remove":
+        del parent[last]
+    elif action == "repeat" and isinstance(parent, list):
+        parent.append(parent[last])
+    elif action == "nudge" and type(parent[last]) is int:
+        parent[last] += draw(st.sampled_from([-1, 1, 2**31, 2**63]))
+    else:
+        parent[last] = draw(junk)
+    return json.dumps(value)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@given(data=st.data())
+def test_damaged_state_is_refused_and_changes_nothing(mode, data):
+    run = data.draw(runs(mode))
+    tracker = compiled(run)
+    feed(tracker, run.pairs[: data.draw(st.integers(1, len(run.pairs)))])
+    text = data.draw(damaged(tracker.state_json()))
+    target = compiled(run)
+    feed(target, run.pairs[:3])
+    before = everything(target)
+    try:
+        target.load_state_json(text)
+    except ValueError:
+        assert everything(target) == before
+    else:
+        # Some damage is another legal state; it must then be one that can go on.
+        everything(target)
+        for result in feed(target, run.pairs):
+            assert all(0.0 <= value < 1024.0 for value in result)
+
+
+@given(runs("adjacent"), runs("lag"))
+def test_state_of_another_tracker_is_refused(run, other):
+    tracker, source = compiled(run), compiled(other)
+    feed(tracker, run.pairs[:3])
+    feed(source, other.pairs)
+    before = everything(tracker)
+    with pytest.raises(ValueError, match=r".+"):
+        tracker.load_state_json(source.state_json())
+    assert everything(tracker) == before
