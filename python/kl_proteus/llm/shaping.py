@@ -1,0 +1,226 @@
+"""Reward shaping by drift: what the divergence adds to a reward and takes from it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Real
+from typing import Literal, Protocol, cast, get_args, runtime_checkable
+
+from kl_proteus.llm import _checks
+
+__all__ = ["MODES", "Mode", "PenaltyController", "RewardShaping", "scalar_reward"]
+
+Mode = Literal["fine_tuning", "exploration", "monitor"]
+"""What shaping does: keep behaviour steady, reward novelty, or only watch."""
+
+MODES: tuple[Mode, ...] = get_args(Mode)
+"""The legal modes."""
+
+_UNIT = "nats/step"
+
+# NumPy kinds that `float` may take and that are no real number: text, object, date, complex.
+_NOT_REAL = frozenset("USOMmc")
+
+
+@runtime_checkable
+class PenaltyController(Protocol):
+    """What shaping needs of a coefficient controller, such as `AdaptiveKLController`."""
+
+    @property
+    def value(self) -> float:
+        """Current coefficient."""
+        ...
+
+    @property
+    def unit(self) -> str:
+        """Unit of what the controller measures; shaping needs ``"nats/step"``."""
+        ...
+
+    def update(self, current: float, n_steps: int = ...) -> float:
+        """Adapt the coefficient to a measured divergence and return the new value."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RewardShaping:
+    """How a divergence is turned into a penalty and a bonus.
+
+    With ``mode="fine_tuning"``, for a divergence KL in nats::
+
+        kl_penalty = penalty_weight * max(0, KL - threshold)
+        kl_bonus = bonus_weight * max(0, 1 - KL / threshold)
+        shaped_reward = base_reward + kl_bonus - kl_penalty
+
+    ``mode="exploration"`` changes the sign of both, so that novelty is rewarded and neither is
+    positive; ``mode="monitor"`` makes both 0. Errors name the arguments as `LLMTrainingWrapper`
+    does: ``kl_penalty_weight``, ``kl_bonus_weight``, ``kl_threshold`` and ``mode``.
+
+    Attributes:
+        penalty_weight: Reward per nat above the threshold, finite and >= 0, or a controller of the
+            unit ``nats/step`` whose value is used.
+        bonus_weight: Reward at a divergence of 0, finite and >= 0.
+        threshold: Divergence at which the bonus ends and the penalty begins, in nats, finite and
+            > 0.
+        mode: ``"fine_tuning"``, ``"exploration"`` or ``"monitor"``.
+
+    Raises:
+        TypeError: If a weight or the threshold is not a real number (or controller), or the mode
+            is not a str.
+        ValueError: If one is outside its range, the mode is unknown, or the controller has another
+            unit.
+    """
+
+    penalty_weight: float | PenaltyController = 0.1
+    bonus_weight: float = 0.05
+    threshold: float = 0.5
+    mode: Mode = "fine_tuning"
+
+    def __post_init__(self) -> None:
+        weight = _check_penalty_weight(self.penalty_weight)
+        bonus_weight = _checks.real_number("kl_bonus_weight", self.bonus_weight, minimum=0.0)
+        threshold = _checks.real_number(
+            "kl_threshold", self.threshold, minimum=0.0, above_minimum=True
+        )
+        _check_mode(self.mode)
+        object.__setattr__(self, "penalty_weight", weight)
+        object.__setattr__(self, "bonus_weight", bonus_weight)
+        object.__setattr__(self, "threshold", threshold)
+
+    @property
+    def current_penalty_weight(self) -> float:
+        """Penalty weight that `terms` uses now: the number, or the controller's value."""
+        weight = self.penalty_weight
+        return weight if isinstance(weight, (int, float)) else float(weight.value)
+
+    def terms(
+        self, kl: float, ready: bool, penalty_weight: float | None = None
+    ) -> tuple[float, float]:
+        """Return the penalty and the bonus of one step.
+
+        Args:
+            kl: Divergence after the step, in nats.
+            ready: Whether the windows behind ``kl`` are full. Until then both terms are 0, because
+                early values are several times larger without any change in behaviour.
+            penalty_weight: Weight to use instead of the current one, >= 0.
+
+        Returns:
+            ``(kl_penalty, kl_bonus)``: finite floats, never ``-0.0``.
+
+        Raises:
+            TypeError: If ``penalty_weight`` is not a real number.
+            ValueError: If ``kl`` is not finite, a weight is illegal, or the penalty overflows.
+        """
+        kl = float(kl)
+        if not math.isfinite(kl):
+            raise ValueError(f"kl must be a finite number of nats, got {kl!r}")
+        if self.mode == "monitor" or not ready:
+            return 0.0, 0.0
+        if penalty_weight is None:
+            penalty_weight = self.current_penalty_weight
+        else:
+            penalty_weight = _checks.real_number("penalty_weight", penalty_weight, minimum=0.0)
+        penalty = penalty_weight * max(0.0, kl - self.threshold)
+        bonus = self.bonus_weight * max(0.0, 1.0 - kl / self.threshold)
+        if not math.isfinite(penalty):
+            raise ValueError(
+                f"kl_penalty_weight must give a finite penalty, got {penalty_weight!r} for a "
+                f"divergence of {kl!r} nats"
+            )
+        if self.mode == "exploration":
+            # Subtracting from zero negates without making a negative zero.
+            return 0.0 - penalty, 0.0 - bonus
+        return penalty, bonus
+
+    def end_episode(self, mean_kl: float, n_steps: int) -> float:
+        """Let a controller adapt the penalty weight to an episode that has ended.
+
+        Args:
+            mean_kl: Mean divergence over the steps of the episode, in nats.
+            n_steps: Number of its steps; 0 changes nothing.
+
+        Returns:
+            The penalty weight from now on; unchanged if it is a number.
+
+        Raises:
+            ValueError: If the controller refuses the measurement; its state is then unchanged.
+        """
+        weight = self.penalty_weight
+        if not isinstance(weight, (int, float)) and n_steps > 0:
+            weight.update(mean_kl, n_steps)
+        return self.current_penalty_weight
+
+
+def scalar_reward(reward: object) -> float:
+    """Return the reward of an environment as a float.
+
+    Args:
+        reward: Python or NumPy number or bool, or an array of shape ``()`` of any array library.
+
+    Returns:
+        The reward, finite.
+
+    Raises:
+        TypeError: If it is not one real number: a vector, a list, None, text, a complex number.
+        ValueError: If it is NaN, infinite or too large for a float.
+    """
+    if type(reward) is float:
+        number = reward
+    else:
+        try:
+            number = float(cast(float, reward)) if _is_real_scalar(reward) else None
+        except TypeError:
+            number = None
+        except OverflowError:
+            number = math.inf
+        if number is None:
+            raise TypeError(
+                f"reward must be one real number, got {_describe(reward)}; make a vector reward a "
+                "scalar in a wrapper of the environment (gymnasium.wrappers.TransformReward)"
+            )
+    if not math.isfinite(number):
+        raise ValueError(f"reward must be a finite number, got {reward!r}")
+    return number
+
+
+def _is_real_scalar(value: object) -> bool:
+    if isinstance(value, Real):
+        return True
+    # Arrays without axes, and NumPy's bool, which is no Real. Shape (1,) is a vector.
+    if getattr(value, "shape", None) != () or not hasattr(value, "__float__"):
+        return False
+    kind: object = getattr(getattr(value, "dtype", None), "kind", None)
+    return kind not in _NOT_REAL
+
+
+def _describe(value: object) -> str:
+    shape: object = getattr(value, "shape", None)
+    if shape is not None:
+        return f"{type(value).__name__} of shape {shape!r}"
+    if isinstance(value, (list, tuple)):
+        items = cast("list[object]", value)
+        return f"a {type(items).__name__} of {len(items)} items"
+    return f"{value!r} ({type(value).__name__})"
+
+
+def _check_penalty_weight(weight: object) -> float | PenaltyController:
+    if isinstance(weight, Real):
+        return _checks.real_number("kl_penalty_weight", weight, minimum=0.0)
+    if not isinstance(weight, PenaltyController):
+        raise TypeError(
+            "kl_penalty_weight must be a real number or a controller with value, unit and "
+            f"update, got {weight!r} ({type(weight).__name__})"
+        )
+    if weight.unit != _UNIT:
+        raise ValueError(
+            f"kl_penalty_weight must be a controller of the unit {_UNIT!r}, got {weight.unit!r}"
+        )
+    _checks.real_number("kl_penalty_weight.value", weight.value, minimum=0.0)
+    return weight
+
+
+def _check_mode(mode: object) -> None:
+    if not isinstance(mode, str):
+        raise TypeError(f"mode must be a str, got {mode!r} ({type(mode).__name__})")
+    if mode not in MODES:
+        raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, got {mode!r}")

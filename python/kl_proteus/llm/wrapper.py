@@ -1,0 +1,459 @@
+"""Reward shaping by drift, and trajectories as fine-tuning data for language models."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, SupportsFloat, TypeVar
+
+import gymnasium as gym
+from gymnasium.utils import RecordConstructorArgs
+
+from kl_proteus.drift import JointKLDivergenceWrapper, plain
+from kl_proteus.llm import _checks
+from kl_proteus.llm.episodes import EpisodeBuilder
+from kl_proteus.llm.export import FormatType, check_format_type, export
+from kl_proteus.llm.recording import EpisodeRecording
+from kl_proteus.llm.shaping import Mode, PenaltyController, RewardShaping, scalar_reward
+from kl_proteus.llm.text import EnvironmentText
+from kl_proteus.snapshots import Snapshot
+from kl_proteus.spaces import Bins, Range
+
+__all__ = ["LLMTrainingWrapper"]
+
+ObsType = TypeVar("ObsType")
+ActType = TypeVar("ActType")
+
+REWARD_KEYS = ("base_reward", "kl_penalty", "kl_bonus", "shaped_reward")
+"""What each step's info gains besides the keys of the drift."""
+
+
+class LLMTrainingWrapper(JointKLDivergenceWrapper[ObsType, ActType]):
+    """Shapes the reward by drift, and records episodes as fine-tuning data.
+
+    With the joint divergence KL of `JointKLDivergenceWrapper`, once its windows are full::
+
+        kl_penalty = kl_penalty_weight * max(0, KL - kl_threshold)
+        kl_bonus = kl_bonus_weight * max(0, 1 - KL / kl_threshold)
+        shaped_reward = base_reward + kl_bonus - kl_penalty
+
+    `mode="exploration"` changes the sign of both, so that novelty is rewarded; `mode="monitor"`
+    makes both 0 and passes the reward object through. Each step's info gains `base_reward`,
+    `kl_penalty`, `kl_bonus` and `shaped_reward`.
+
+    Every completed episode is appended to a file under `output_dir` as it ends; an existing
+    recording of the environment is continued. A process that is killed loses at most the episode
+    that was running. `save_all_trajectories` writes the recording as training data.
+
+    Args:
+        env: The environment; its reward must be a scalar.
+        output_dir: Directory of the recording, created if missing.
+        format_type: What `save_all_trajectories` writes: "chat", "completion" or "preference".
+        kl_penalty_weight: Reward per nat above the threshold, usually 0.05 to 0.5; or a coefficient
+            controller of the unit "nats/step", which is updated once per completed episode.
+        kl_bonus_weight: Reward at a divergence of 0, usually 0.01 to 0.2.
+        kl_threshold: Where the bonus ends and the penalty begins, in nats.
+        mode: "fine_tuning", "exploration" or "monitor".
+        gamma: Discount of the return-to-go that ranks the steps of a preference.
+        min_margin: Smallest difference of returns-to-go that makes a preference.
+        obs_bins: As the arguments below, see `JointKLDivergenceWrapper`.
+        action_bins: See there.
+        history_size: See there.
+        epsilon: See there.
+        normalize_obs: See there.
+        normalize_action: See there.
+        window: See there.
+        lag: See there.
+        reference: See there.
+        obs_range: See there.
+        action_range: See there.
+        obs_scale: See there.
+        encoder: See there.
+        min_window: See there.
+        info_prefix: See there.
+        info_on_reset: See there.
+        task_description: What the system prompt says of the task; None for the built-in text.
+        observation_formatter: `observation -> str`, a callable or "module:function".
+        action_formatter: `action -> str`, a callable or "module:function".
+        action_parser: `str -> action`, a callable or "module:function"; reads what
+            `action_formatter` writes.
+
+    Raises:
+        OSError: `output_dir` cannot be created or written to.
+        TypeError: An argument, or a space, is of a kind that cannot be used.
+        ValueError: An argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[ObsType, ActType],
+        output_dir: str | os.PathLike[str] = "training_data",
+        format_type: FormatType = "chat",
+        kl_penalty_weight: float | PenaltyController = 0.1,
+        kl_bonus_weight: float = 0.05,
+        kl_threshold: float = 0.5,
+        mode: Mode = "fine_tuning",
+        *,
+        gamma: float = 0.99,
+        min_margin: float = 0.0,
+        obs_bins: Bins = 10,
+        action_bins: Bins = 10,
+        history_size: int = 1000,
+        epsilon: float = 0.5,
+        normalize_obs: bool = True,
+        normalize_action: bool = True,
+        window: int | None = 1000,
+        lag: int | None = None,
+        reference: Snapshot | str | os.PathLike[str] | None = None,
+        obs_range: Range | None = None,
+        action_range: Range | None = None,
+        obs_scale: float = 1.0,
+        encoder: Callable[[ObsType], Any] | str | None = None,
+        min_window: int = 32,
+        info_prefix: str = "",
+        info_on_reset: bool = False,
+        task_description: str | None = None,
+        observation_formatter: Callable[[ObsType], str] | str | None = None,
+        action_formatter: Callable[[ActType], str] | str | None = None,
+        action_parser: Callable[[str], ActType] | str | None = None,
+    ) -> None:
+        shaping = RewardShaping(kl_penalty_weight, kl_bonus_weight, kl_threshold, mode)
+        # Before the base class records its own arguments: the first call counts.
+        RecordConstructorArgs.__init__(
+            self,
+            # `plain` copies what can change; a hook may hold what cannot be copied.
+            _disable_deepcopy=True,
+            output_dir=plain(output_dir),
+            format_type=format_type,
+            # As it is now: a controller will change.
+            kl_penalty_weight=copy.deepcopy(plain(kl_penalty_weight)),
+            kl_bonus_weight=plain(kl_bonus_weight),
+            kl_threshold=plain(kl_threshold),
+            mode=mode,
+            gamma=plain(gamma),
+            min_margin=plain(min_margin),
+            obs_bins=plain(obs_bins),
+            action_bins=plain(action_bins),
+            history_size=plain(history_size),
+            epsilon=plain(epsilon),
+            normalize_obs=plain(normalize_obs),
+            normalize_action=plain(normalize_action),
+            window=plain(window),
+            lag=plain(lag),
+            reference=plain(reference),
+            obs_range=plain(obs_range),
+            action_range=plain(action_range),
+            obs_scale=plain(obs_scale),
+            encoder=encoder,
+            min_window=plain(min_window),
+            info_prefix=info_prefix,
+            info_on_reset=plain(info_on_reset),
+            task_description=task_description,
+            observation_formatter=observation_formatter,
+            action_formatter=action_formatter,
+            action_parser=action_parser,
+        )
+        super().__init__(
+            env,
+            obs_bins,
+            action_bins,
+            history_size,
+            epsilon,
+            normalize_obs,
+            normalize_action,
+            window=window,
+            lag=lag,
+            reference=reference,
+            obs_range=obs_range,
+            action_range=action_range,
+            obs_scale=obs_scale,
+            encoder=encoder,
+            min_window=min_window,
+            info_prefix=info_prefix,
+            info_on_reset=info_on_reset,
+        )
+        self._format_type = check_format_type(format_type)
+        self._shaping = shaping
+        self._gamma = _checks.real_number("gamma", gamma, minimum=0.0, maximum=1.0)
+        self._min_margin = _checks.real_number("min_margin", min_margin, minimum=0.0)
+        env_id = type(env.unwrapped).__name__ if env.spec is None else env.spec.id
+        self._text = EnvironmentText(
+            env_id,
+            env.observation_space,
+            env.action_space,
+            task_description=task_description,
+            observation_formatter=observation_formatter,
+            action_formatter=action_formatter,
+            action_parser=action_parser,
+            env=env,
+        )
+        # Last, because it touches the disk.
+        self._episode = EpisodeBuilder(env_id, self._text.system_prompt())
+        self._recording = EpisodeRecording(output_dir, env_id)
+        self._reward_keys = tuple(info_prefix + key for key in REWARD_KEYS)
+        self._observation_text: str | Exception | None = None
+        self._records_episode = False
+        self._fingerprint = ""
+        self._episode_kl = _Mean()
+        self._num_episodes = 0
+        self._reward = _Mean()
+        self._shaped_reward = _Mean()
+        self._kl = _Mean()
+
+    def step(self, action: ActType) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Steps the environment, counts the pair, and shapes the reward.
+
+        Returns:
+            What the environment returned, with the shaped reward in place of its own and the keys
+            above in a copy of info.
+
+        Raises:
+            OSError: The episode has ended and could not be recorded; the recording is as it was.
+            TypeError: As `JointKLDivergenceWrapper.step`, or the reward is not a scalar.
+            ValueError: As `JointKLDivergenceWrapper.step`, or the reward is not finite before or
+                after shaping. An episode with such a step is not recorded.
+        """
+        self._choose(action)
+        if isinstance(self._observation_text, Exception):
+            raise self._observation_text
+        seen = self._observation_text
+        # Both are taken now: the environment may change the array it is given.
+        observation_key, action_key = self._tracker.waiting()
+        action_text = self._text.action_text(action)
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        try:
+            base_reward = scalar_reward(reward)
+        except Exception:  # a reward is any object that turns into a float
+            # The step has happened, so what was waiting must not meet the next action.
+            self._observe(observation)
+            self._abandon_episode()
+            raise
+        report = self._advance(observation)
+        kl = report[0]
+        ready = self._tracker.ready
+        try:
+            penalty, bonus = self._shaping.terms(kl, ready)
+            shaped_reward = _finite_sum(base_reward, bonus, penalty)
+        except Exception:  # a controller of the user may raise anything
+            # The step has happened, so the episode would lack it.
+            self._abandon_episode()
+            raise
+
+        self._reward.add(base_reward)
+        self._shaped_reward.add(shaped_reward)
+        if self._tracker.reported:
+            self._kl.add(kl)
+        if ready:
+            self._episode_kl.add(kl)
+        if self._records_episode and seen is not None:
+            self._episode.append(
+                seen,
+                action_text,
+                str(observation_key),
+                str(action_key),
+                base_reward,
+                shaped_reward,
+                penalty,
+                bonus,
+                kl,
+                report[3],
+                report[4],
+            )
+        if terminated or truncated:
+            self._end_episode(bool(terminated), bool(truncated))
+
+        info = self._with_report(info, report)
+        keys = self._reward_keys
+        info[keys[0]], info[keys[1]], info[keys[2]] = base_reward, penalty, bonus
+        info[keys[3]] = shaped_reward
+        if self._shaping.mode != "monitor":
+            reward = shaped_reward
+        return observation, reward, terminated, truncated, info
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[ObsType, dict[str, Any]]:
+        """Resets the environment; an episode that has not ended is not recorded.
+
+        Returns:
+            As `JointKLDivergenceWrapper.reset`; the keys of the reward are 0.0 where
+            `info_on_reset` asks for them.
+        """
+        observation, info = super().reset(seed=seed, options=options)
+        self._abandon_episode()
+        self._records_episode = True
+        if self._info_on_reset:
+            info.update(dict.fromkeys(self._reward_keys, 0.0))
+        return observation, info
+
+    def close(self) -> None:
+        """Closes the environment and gives the recording's file free."""
+        self._recording.close()
+        super().close()
+
+    def load_kl_state_dict(self, state: dict[str, Any]) -> None:
+        """As `JointKLDivergenceWrapper.load_kl_state_dict`; the running episode is not recorded.
+
+        Args:
+            state: What `kl_state_dict` returned.
+        """
+        super().load_kl_state_dict(state)
+        # The observation that waits now is that of the state.
+        self._observation_text = None
+        self._abandon_episode()
+
+    def save_all_trajectories(self, name: str | os.PathLike[str] = "trajectories.jsonl") -> Path:
+        """Writes the completed episodes as training data in `format_type`.
+
+        They are all episodes of this environment in `output_dir`, those of earlier runs included.
+        The file replaces one of the same name as a whole or not at all.
+
+        Args:
+            name: File name; a relative one is meant under `output_dir`. Missing directories are
+                created.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            OSError: The file cannot be written.
+            TypeError: `name` is no path.
+            ValueError: `name` is no path of a file, or a file of the recording; or there is nothing
+                to write: no completed episode, or no preference.
+        """
+        path = self._recording.output_dir / _checks.path("name", name, "a file")
+        missing = [parent for parent in path.parents if not parent.exists()]
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return export(
+                self._recording,
+                path,
+                self._format_type,
+                gamma=self._gamma,
+                min_margin=self._min_margin,
+            )
+        except BaseException:
+            for directory in missing:
+                with contextlib.suppress(OSError):
+                    directory.rmdir()
+            raise
+
+    def get_training_statistics(self) -> dict[str, Any]:
+        """What this wrapper has seen since it was made.
+
+        Returns:
+            `num_steps`; `num_episodes`, those completed and recorded; `mean_reward` and
+            `mean_shaped_reward` per step; `mean_kl`, over the steps that reported a divergence, in
+            nats; `kl_penalty_weight`, the weight in use.
+        """
+        return {
+            "num_steps": self._reward.count,
+            "num_episodes": self._num_episodes,
+            "mean_reward": self._reward.value,
+            "mean_shaped_reward": self._shaped_reward.value,
+            "mean_kl": self._kl.value,
+            "kl_penalty_weight": self._shaping.current_penalty_weight,
+        }
+
+    @property
+    def system_prompt(self) -> str:
+        """What precedes every observation: the task, and how to answer."""
+        return self._text.system_prompt()
+
+    def observation_text(self, observation: ObsType) -> str:
+        """An observation as it is written into a prompt."""
+        return self._text.observation_text(observation)
+
+    def action_text(self, action: ActType) -> str:
+        """An action as it is written as an answer."""
+        return self._text.action_text(action)
+
+    def parse_action(self, text: str) -> ActType:
+        """The action that an answer means.
+
+        Raises:
+            ValueError: The text is no action; the message lists the legal answers.
+        """
+        return self._text.parse_action(text)
+
+    def _observe(self, observation: ObsType) -> None:
+        super()._observe(observation)
+        self._write(observation)
+
+    def _advance(self, observation: ObsType) -> tuple[float, float, float, float, float]:
+        report = super()._advance(observation)
+        self._write(observation)
+        return report
+
+    def _write(self, observation: ObsType) -> None:
+        """Writes the observation while it is fresh: environments reuse their arrays."""
+        try:
+            self._observation_text = self._text.observation_text(observation)
+        except Exception as error:  # a formatter of the user may raise anything
+            # It waits for the step that acts on the observation, like the drift's own faults.
+            self._observation_text = error
+
+    def _binning(self) -> str:
+        """Fingerprint of the axes: steps of one observation key are alike only under one."""
+        if self._fingerprint:
+            return self._fingerprint
+        snapshot = self.snapshot("current")
+        snapshot.pop("counts")
+        text = json.dumps(snapshot, sort_keys=True)
+        self._fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return self._fingerprint
+
+    def _abandon_episode(self) -> None:
+        self._episode.discard()
+        self._episode_kl = _Mean()
+        self._records_episode = False
+
+    def _end_episode(self, terminated: bool, truncated: bool) -> None:
+        """Records the episode, then lets a controller adapt to it."""
+        records, kl = self._records_episode, self._episode_kl
+        length = len(self._episode)
+        try:
+            if records and length > 0:
+                episode = self._episode.finish(
+                    terminated=terminated, truncated=truncated, binning=self._binning()
+                )
+                assert episode is not None  # it has a step
+                self._recording.append(episode)
+                self._num_episodes += 1
+        finally:
+            self._abandon_episode()
+        # Without a full window nothing was measured.
+        if kl.count > 0:
+            self._shaping.end_episode(kl.value, length)
+
+
+def _finite_sum(base_reward: float, bonus: float, penalty: float) -> float:
+    shaped_reward = base_reward + bonus - penalty
+    if not math.isfinite(shaped_reward):
+        raise ValueError(
+            "kl_penalty_weight and kl_bonus_weight must give a finite shaped reward, got "
+            f"{shaped_reward!r} of reward {base_reward!r}, bonus {bonus!r}, penalty {penalty!r}"
+        )
+    return shaped_reward
+
+
+class _Mean:
+    """A running mean; 0.0 of nothing."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._sum = 0.0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self._sum += value
+
+    @property
+    def value(self) -> float:
+        return self._sum / self.count if self.count else 0.0
