@@ -7,7 +7,7 @@ import gymnasium as gym
 import pytest
 
 from kl_proteus import LLMTrainingWrapper
-from kl_proteus.llm.jsonl import read_rows
+from kl_proteus.llm.recording.jsonl import read_rows
 
 PUSH_LEFT = "def act(observation):\n    return 0\n"
 LEAN = "def act(observation):\n    return int(observation[2] + observation[3] > 0)\n"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kl_proteus.cli import exports, failures
-from kl_proteus.llm.shards import count_episodes
+from kl_proteus.llm.recording.shards import count_episodes
 
 ALWAYS_LEFT = "def act(observation):\n    return 0\n"
 

@@ -1,6 +1,6 @@
 """Episodes for the tests of this folder."""
 
-from kl_proteus.llm.episodes import Episode
+from kl_proteus.llm.recording.episodes import Episode
 
 
 def make_episode(

@@ -10,7 +10,7 @@ from episode_factory import make_episode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kl_proteus.llm.episodes import Episode, EpisodeBuilder, Step, returns_to_go
+from kl_proteus.llm.recording.episodes import Episode, EpisodeBuilder, Step, returns_to_go
 
 FIELDS = [
     "format",

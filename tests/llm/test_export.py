@@ -7,7 +7,7 @@ import pytest
 from episode_factory import make_episode
 
 from kl_proteus.llm.export import FORMAT_TYPES, check_format_type, export, rows
-from kl_proteus.llm.recording import EpisodeRecording
+from kl_proteus.llm.recording.recorder import EpisodeRecording
 
 PAIR = [
     make_episode((2.0,), observations=[7], actions=[0]),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kl_proteus.llm import jsonl
+from kl_proteus.llm.recording import jsonl
 
 ROWS = [{"a": "👑ñ", "b": 1.0}, {"a": "x\u2028y\x85z\n", "b": -0.5}, {"a": "", "b": 1e-300}]
 

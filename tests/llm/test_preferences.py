@@ -8,8 +8,8 @@ from episode_factory import make_episode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kl_proteus.llm.episodes import returns_to_go
 from kl_proteus.llm.preferences import find_preferences
+from kl_proteus.llm.recording.episodes import returns_to_go
 
 
 @st.composite

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from episode_factory import make_episode
 
-from kl_proteus.llm import locking
-from kl_proteus.llm.recording import EpisodeRecording
-from kl_proteus.llm.shards import count_episodes, read_episodes
+from kl_proteus.llm.recording import locking
+from kl_proteus.llm.recording.recorder import EpisodeRecording
+from kl_proteus.llm.recording.shards import count_episodes, read_episodes
 
 ENV = "CartPole-v1"
 posix = pytest.mark.skipif(os.name != "posix", reason="needs fork, signals or links")
@@ -180,8 +180,8 @@ def test_killed_writers_lose_no_completed_episode(tmp_path):
         """
         import os, random, signal, sys, time
         from episode_factory import make_episode
-        from kl_proteus.llm.recording import EpisodeRecording
-        from kl_proteus.llm.shards import read_episodes
+        from kl_proteus.llm.recording.recorder import EpisodeRecording
+        from kl_proteus.llm.recording.shards import read_episodes
 
         directory = sys.argv[1]
         random.seed(20)
@@ -226,7 +226,7 @@ def test_file_size_limit_leaves_a_valid_shard(tmp_path):
     script = """
         import resource, sys
         from episode_factory import make_episode
-        from kl_proteus.llm.recording import EpisodeRecording
+        from kl_proteus.llm.recording.recorder import EpisodeRecording
 
         recording = EpisodeRecording(sys.argv[1], "CartPole-v1")
         recording.append(make_episode((0.0,)))
@@ -343,7 +343,7 @@ def test_forked_child_opens_its_own_shard(tmp_path):
         """
         import os, sys
         from episode_factory import make_episode
-        from kl_proteus.llm.recording import EpisodeRecording
+        from kl_proteus.llm.recording.recorder import EpisodeRecording
 
         recording = EpisodeRecording(sys.argv[1], "CartPole-v1")
         recording.append(make_episode((0.0,)))
@@ -375,7 +375,7 @@ def test_closing_frees_the_shard_although_a_child_inherited_it(tmp_path):
         """
         import os, signal, sys
         from episode_factory import make_episode
-        from kl_proteus.llm.recording import EpisodeRecording
+        from kl_proteus.llm.recording.recorder import EpisodeRecording
 
         recording = EpisodeRecording(sys.argv[1], "CartPole-v1")
         recording.append(make_episode((0.0,)))

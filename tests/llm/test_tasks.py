@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces, wrappers
 
-from kl_proteus.llm.tasks import Quantity, Task, task_for
+from kl_proteus.llm.tasks.registry import Quantity, Task, task_for
 
 
 def describe(env_id, **kwargs):
@@ -577,7 +577,7 @@ def test_wrong_arguments_are_named():
 
 def test_descriptions_import_no_renderer_and_no_framework():
     code = (
-        "import sys, kl_proteus.llm.text, kl_proteus.llm.tasks\n"
+        "import sys, kl_proteus.llm.text.environment_text, kl_proteus.llm.tasks.registry\n"
         "heavy = {'torch', 'pygame', 'Box2D', 'jax', 'pandas'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else 0)"
     )

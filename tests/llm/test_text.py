@@ -17,7 +17,7 @@ from gymnasium import spaces
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from kl_proteus.llm.text import EnvironmentText
+from kl_proteus.llm.text.environment_text import EnvironmentText
 
 
 def text_for(env_id, **kwargs):

@@ -8,8 +8,8 @@ from typing import Any
 
 from kl_proteus.cli.failures import CommandError, describe
 from kl_proteus.cli.options import CollectOptions
-from kl_proteus.llm import jsonl, shards
 from kl_proteus.llm.preferences import PreferenceReport, find_preferences
+from kl_proteus.llm.recording import jsonl, shards
 from kl_proteus.llm.wrapper import LLMTrainingWrapper
 
 __all__ = [

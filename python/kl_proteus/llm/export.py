@@ -19,10 +19,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from kl_proteus.llm import _checks, jsonl, shards
-from kl_proteus.llm.episodes import Episode, check_episode
+from kl_proteus import _checks
 from kl_proteus.llm.preferences import PreferencePair, find_preferences
-from kl_proteus.llm.recording import EpisodeRecording
+from kl_proteus.llm.recording import jsonl, shards
+from kl_proteus.llm.recording.episodes import Episode, check_episode
+from kl_proteus.llm.recording.recorder import EpisodeRecording
 
 __all__ = ["FORMAT_TYPES", "FormatType", "check_format_type", "export", "rows"]
 
@@ -65,7 +66,7 @@ def rows(
     gamma: float = 0.99,
     min_margin: float = 0.0,
 ) -> Iterator[_Row]:
-    """Return training rows, ready for `kl_proteus.llm.jsonl.write_atomic` or a trainer.
+    """Return training rows, ready for `kl_proteus.llm.recording.jsonl.write_atomic` or a trainer.
 
     Chat and completion rows are made one episode at a time. Preferences need all episodes at once;
     `kl_proteus.llm.preferences.find_preferences` says how pairs are found.

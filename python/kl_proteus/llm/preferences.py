@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kl_proteus.llm import _checks
-from kl_proteus.llm.episodes import Episode, check_episode, returns_to_go
+from kl_proteus import _checks
+from kl_proteus.llm.recording.episodes import Episode, check_episode, returns_to_go
 
 __all__ = ["PreferencePair", "PreferenceReport", "find_preferences"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Literal, Protocol, cast, get_args, runtime_checkable
 
-from kl_proteus.llm import _checks
+from kl_proteus import _checks
 
 __all__ = ["MODES", "Mode", "PenaltyController", "RewardShaping", "scalar_reward"]
 

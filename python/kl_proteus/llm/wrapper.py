@@ -15,13 +15,13 @@ from typing import Any, SupportsFloat, TypeVar
 import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 
+from kl_proteus import _checks
 from kl_proteus.drift import JointKLDivergenceWrapper, plain
-from kl_proteus.llm import _checks
-from kl_proteus.llm.episodes import EpisodeBuilder
 from kl_proteus.llm.export import FormatType, check_format_type, export
-from kl_proteus.llm.recording import EpisodeRecording
+from kl_proteus.llm.recording.episodes import EpisodeBuilder
+from kl_proteus.llm.recording.recorder import EpisodeRecording
 from kl_proteus.llm.shaping import Mode, PenaltyController, RewardShaping, scalar_reward
-from kl_proteus.llm.text import EnvironmentText
+from kl_proteus.llm.text.environment_text import EnvironmentText
 from kl_proteus.snapshots import Snapshot
 from kl_proteus.spaces import Bins, Range
 

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from kl_proteus.llm import _checks
+from kl_proteus import _checks
 
 __all__ = ["Hook", "TextHook"]
 

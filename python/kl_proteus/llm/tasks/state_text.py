@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kl_proteus.llm.coercion import to_integer, to_items
+from kl_proteus.llm.text.coercion import to_integer, to_items
 
 __all__ = ["TAXI_STANDS", "BlackjackText", "GridText", "TaxiText"]
 

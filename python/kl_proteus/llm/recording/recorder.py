@@ -12,8 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from kl_proteus.llm import _checks, jsonl, locking, shards
-from kl_proteus.llm.episodes import Episode, check_episode
+from kl_proteus import _checks
+from kl_proteus.llm.recording import jsonl, locking, shards
+from kl_proteus.llm.recording.episodes import Episode, check_episode
 
 __all__ = ["EpisodeRecording"]
 
@@ -157,7 +158,7 @@ class EpisodeRecording:
     def episodes(self) -> Iterator[Episode]:
         """Stream the completed episodes of the environment from all shards.
 
-        See `kl_proteus.llm.shards.read_episodes`, which also lists what is raised.
+        See `kl_proteus.llm.recording.shards.read_episodes`, which also lists what is raised.
 
         Returns:
             An iterator that holds one episode in memory at a time.

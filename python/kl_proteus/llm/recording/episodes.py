@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import cast
 
-from kl_proteus.llm import _checks, _columns
+from kl_proteus import _checks
+from kl_proteus.llm.recording import columns
 
 __all__ = [
     "EPISODE_FORMAT",
@@ -112,15 +113,15 @@ class Episode:
         _checks.text("env_id", self.env_id, blank=False)
         _checks.text("system_prompt", self.system_prompt)
         _checks.text("binning", self.binning)
-        _columns.check_index(self.episode)
+        columns.check_index(self.episode)
         for name in ("terminated", "truncated"):
-            _columns.check_bool(name, getattr(self, name))
-        for name in _columns.NAMES:
-            object.__setattr__(self, name, _columns.CHECKS[name](name, getattr(self, name)))
+            columns.check_bool(name, getattr(self, name))
+        for name in columns.NAMES:
+            object.__setattr__(self, name, columns.CHECKS[name](name, getattr(self, name)))
         n_steps = len(self.observation_texts)
         if n_steps == 0:
             raise ValueError("an episode must have at least one step, got empty columns")
-        for name in _columns.NAMES:
+        for name in columns.NAMES:
             length = len(cast("tuple[object, ...]", getattr(self, name)))
             if length != n_steps:
                 raise ValueError(
@@ -133,8 +134,8 @@ class Episode:
 
     def steps(self) -> Iterator[Step]:
         """Iterate over the steps, first to last."""
-        columns = (cast("tuple[object, ...]", getattr(self, name)) for name in _columns.NAMES)
-        for values in zip(*columns, strict=True):
+        entries = (cast("tuple[object, ...]", getattr(self, name)) for name in columns.NAMES)
+        for values in zip(*entries, strict=True):
             yield Step(*values)  # pyright: ignore[reportArgumentType] (columns in Step's order)
 
     def to_row(self) -> dict[str, object]:
@@ -142,7 +143,7 @@ class Episode:
         row: dict[str, object] = {"format": EPISODE_FORMAT, "version": EPISODE_VERSION}
         for field in fields(self):
             value: object = getattr(self, field.name)
-            if field.name in _columns.CHECKS:
+            if field.name in columns.CHECKS:
                 value = list(cast("tuple[object, ...]", value))
             row[field.name] = value
         return row
@@ -246,7 +247,7 @@ class EpisodeBuilder:
         )
         _checks.text("observation_text", observation_text)
         _checks.text("action_text", action_text, blank=False)
-        if not _columns.sum_is_finite(numbers):
+        if not columns.sum_is_finite(numbers):
             for name, number in zip(_STEP_NUMBERS, numbers, strict=True):
                 _checks.finite(name, number)
         self._steps.append(
@@ -277,7 +278,7 @@ class EpisodeBuilder:
         """
         if not self._steps:
             return None
-        columns = dict(zip(_columns.NAMES, zip(*self._steps, strict=True), strict=True))
+        entries = dict(zip(columns.NAMES, zip(*self._steps, strict=True), strict=True))
         finished = Episode(
             env_id=self.env_id,
             episode=episode,
@@ -285,7 +286,7 @@ class EpisodeBuilder:
             binning=binning,
             terminated=terminated,
             truncated=truncated,
-            **columns,  # pyright: ignore[reportArgumentType] (__post_init__ checks each)
+            **entries,  # pyright: ignore[reportArgumentType] (__post_init__ checks each)
         )
         self._steps = []
         return finished
@@ -326,7 +327,7 @@ def returns_to_go(rewards: Iterable[float], gamma: float) -> list[float]:
         ValueError: If ``gamma`` is outside [0, 1], a reward is not finite, or a sum overflows.
     """
     gamma = _checks.real_number("gamma", gamma, minimum=0.0, maximum=1.0)
-    returns = list(_columns.floats("rewards", list(rewards)))
+    returns = list(columns.floats("rewards", list(rewards)))
     for step in range(len(returns) - 2, -1, -1):
         returns[step] += gamma * returns[step + 1]
     for step, value in enumerate(returns):

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from kl_proteus.llm.quantities import Quantity, each_quantity
-from kl_proteus.llm.wording import printable, quoted, rounded, shortest
+from kl_proteus.llm.tasks.quantities import Quantity, each_quantity
+from kl_proteus.llm.text.wording import printable, quoted, rounded, shortest
 
 __all__ = ["describe_box", "describe_integers", "describe_text"]
 

@@ -8,12 +8,12 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from kl_proteus.llm.coercion import to_array, to_integer, to_items, to_mapping
-from kl_proteus.llm.json_nodes import array_items, object_members, to_int
-from kl_proteus.llm.leaf_codecs import Codec, DiscreteCodec, TextCodec, box_codec, multi_codec
-from kl_proteus.llm.quantities import Quantity
-from kl_proteus.llm.space_names import item_path, key_path, parts
-from kl_proteus.llm.wording import quoted
+from kl_proteus.llm.tasks.quantities import Quantity
+from kl_proteus.llm.text.coercion import to_array, to_integer, to_items, to_mapping
+from kl_proteus.llm.text.json_nodes import array_items, object_members, to_int
+from kl_proteus.llm.text.leaf_codecs import Codec, DiscreteCodec, TextCodec, box_codec, multi_codec
+from kl_proteus.llm.text.space_names import item_path, key_path, parts
+from kl_proteus.llm.text.wording import quoted
 
 __all__ = ["action_codec"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from kl_proteus.llm.quantities import Quantity
-from kl_proteus.llm.task import Setting, Task, box_matches, ending
+from kl_proteus.llm.tasks.quantities import Quantity
+from kl_proteus.llm.tasks.task import Setting, Task, box_matches, ending
 
 __all__ = ["bipedal_walker", "lunar_lander"]
 

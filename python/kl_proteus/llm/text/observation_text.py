@@ -15,9 +15,9 @@ import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.vector.utils import iterate
 
-from kl_proteus.llm.coercion import to_array, to_integer, to_items, to_mapping
-from kl_proteus.llm.space_names import LARGE, box_labels, item_path, key_path, parts
-from kl_proteus.llm.wording import quoted, rounded
+from kl_proteus.llm.text.coercion import to_array, to_integer, to_items, to_mapping
+from kl_proteus.llm.text.space_names import LARGE, box_labels, item_path, key_path, parts
+from kl_proteus.llm.text.wording import quoted, rounded
 
 __all__ = ["observation_renderer"]
 

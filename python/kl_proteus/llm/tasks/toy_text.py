@@ -6,9 +6,9 @@ import math
 
 from gymnasium import spaces
 
-from kl_proteus.llm.state_text import TAXI_STANDS, BlackjackText, GridText, TaxiText
-from kl_proteus.llm.task import Setting, Task, ending
-from kl_proteus.llm.wording import rounded
+from kl_proteus.llm.tasks.state_text import TAXI_STANDS, BlackjackText, GridText, TaxiText
+from kl_proteus.llm.tasks.task import Setting, Task, ending
+from kl_proteus.llm.text.wording import rounded
 
 __all__ = ["blackjack", "cliff_walking", "frozen_lake", "taxi"]
 

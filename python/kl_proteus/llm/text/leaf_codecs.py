@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from kl_proteus.llm.answer_format import describe_box, describe_integers, describe_text
-from kl_proteus.llm.coercion import to_array, to_integer
-from kl_proteus.llm.json_nodes import Number, array_items, to_float, to_int
-from kl_proteus.llm.quantities import Quantity
-from kl_proteus.llm.wording import quoted, shortest
+from kl_proteus.llm.tasks.quantities import Quantity
+from kl_proteus.llm.text.answer_format import describe_box, describe_integers, describe_text
+from kl_proteus.llm.text.coercion import to_array, to_integer
+from kl_proteus.llm.text.json_nodes import Number, array_items, to_float, to_int
+from kl_proteus.llm.text.wording import quoted, shortest
 
 __all__ = ["Codec", "DiscreteCodec", "FloatCodec", "IntegerCodec", "TextCodec", "box_codec"]
 

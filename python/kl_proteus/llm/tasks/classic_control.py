@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from kl_proteus.llm.quantities import Quantity
-from kl_proteus.llm.task import Setting, Task, box_matches, ending
+from kl_proteus.llm.tasks.quantities import Quantity
+from kl_proteus.llm.tasks.task import Setting, Task, box_matches, ending
 
 __all__ = ["acrobot", "cart_pole", "mountain_car", "mountain_car_continuous", "pendulum"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from kl_proteus.llm.quantities import Quantity
+from kl_proteus.llm.tasks.quantities import Quantity
 
 __all__ = ["Setting", "Task", "box_matches", "ending"]
 

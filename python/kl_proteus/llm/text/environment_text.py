@@ -8,13 +8,13 @@ from typing import Any
 import gymnasium
 from gymnasium import spaces
 
-from kl_proteus.llm import _checks
-from kl_proteus.llm.action_text import ActionText, WordActions, action_text
-from kl_proteus.llm.hooks import Hook, TextHook
-from kl_proteus.llm.observation_text import observation_renderer
-from kl_proteus.llm.quantities import Quantity, each_quantity
-from kl_proteus.llm.space_names import value_names
-from kl_proteus.llm.tasks import Task, task_for
+from kl_proteus import _checks
+from kl_proteus.hooks import Hook, TextHook
+from kl_proteus.llm.tasks.quantities import Quantity, each_quantity
+from kl_proteus.llm.tasks.registry import Task, task_for
+from kl_proteus.llm.text.action_text import ActionText, WordActions, action_text
+from kl_proteus.llm.text.observation_text import observation_renderer
+from kl_proteus.llm.text.space_names import value_names
 
 __all__ = ["EnvironmentText"]
 

@@ -11,19 +11,19 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from kl_proteus.llm.box2d_tasks import bipedal_walker, lunar_lander
-from kl_proteus.llm.classic_control_tasks import (
+from kl_proteus.llm.tasks.box2d import bipedal_walker, lunar_lander
+from kl_proteus.llm.tasks.classic_control import (
     acrobot,
     cart_pole,
     mountain_car,
     mountain_car_continuous,
     pendulum,
 )
-from kl_proteus.llm.quantities import Quantity
-from kl_proteus.llm.space_names import LARGE, value_names
-from kl_proteus.llm.task import Setting, Task, ending
-from kl_proteus.llm.toy_text_tasks import blackjack, cliff_walking, frozen_lake, taxi
-from kl_proteus.llm.wording import single_line
+from kl_proteus.llm.tasks.quantities import Quantity
+from kl_proteus.llm.tasks.task import Setting, Task, ending
+from kl_proteus.llm.tasks.toy_text import blackjack, cliff_walking, frozen_lake, taxi
+from kl_proteus.llm.text.space_names import LARGE, value_names
+from kl_proteus.llm.text.wording import single_line
 
 __all__ = ["Quantity", "Task", "task_for"]
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from gymnasium import spaces
 
-from kl_proteus.llm.wording import single_line
+from kl_proteus.llm.text.wording import single_line
 
 __all__ = ["LARGE", "box_labels", "item_path", "key_path", "parts", "value_names"]
 

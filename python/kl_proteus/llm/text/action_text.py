@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from kl_proteus.llm.action_codecs import action_codec
-from kl_proteus.llm.coercion import to_integer
-from kl_proteus.llm.json_nodes import parse_json, parse_number
-from kl_proteus.llm.leaf_codecs import TextCodec
-from kl_proteus.llm.quantities import Quantity
-from kl_proteus.llm.wording import quoted
+from kl_proteus.llm.tasks.quantities import Quantity
+from kl_proteus.llm.text.action_codecs import action_codec
+from kl_proteus.llm.text.coercion import to_integer
+from kl_proteus.llm.text.json_nodes import parse_json, parse_number
+from kl_proteus.llm.text.leaf_codecs import TextCodec
+from kl_proteus.llm.text.wording import quoted
 
 __all__ = ["ActionText", "JsonActions", "NumberedActions", "WordActions", "action_text"]
 

@@ -17,7 +17,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NoReturn, cast
 
-from kl_proteus.llm import _checks
+from kl_proteus import _checks
 
 __all__ = [
     "count_rows",

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from kl_proteus.llm import jsonl
-from kl_proteus.llm.episodes import EPISODE_FORMAT, EPISODE_VERSION, Episode
+from kl_proteus.llm.recording import jsonl
+from kl_proteus.llm.recording.episodes import EPISODE_FORMAT, EPISODE_VERSION, Episode
 
 __all__ = [
     "count_episodes",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
-from kl_proteus.llm import _checks
+from kl_proteus import _checks
 
 __all__ = ["CHECKS", "NAMES", "check_bool", "check_index", "floats", "sum_is_finite"]
 
@@ -14,11 +14,13 @@ _KEY_LIMIT = 1 << 128
 
 
 def check_bool(name: str, value: object) -> None:
+    """Refuse what is no bool; `name` is the field."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be a bool, got {value!r} ({type(value).__name__})")
 
 
 def check_index(value: object) -> None:
+    """Refuse what is no index of an episode."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"episode must be an int, got {value!r} ({type(value).__name__})")
     if value < 0:
@@ -69,6 +71,7 @@ def sum_is_finite(numbers: Iterable[float]) -> bool:
 
 
 def floats(name: str, values: object) -> tuple[float, ...]:
+    """Return a column of finite floats; `name` is the field."""
     entries = _entries(name, values)
     if all(type(entry) is float for entry in entries):
         exact = cast("tuple[float, ...]", entries)

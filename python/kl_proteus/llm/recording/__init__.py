@@ -1,0 +1,1 @@
+"""Episodes on disk: columns, strict JSON Lines, shards with one writer each."""

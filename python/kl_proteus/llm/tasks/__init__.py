@@ -1,0 +1,1 @@
+"""What environments are about, in words, with names for their values and actions."""

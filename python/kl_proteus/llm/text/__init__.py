@@ -1,0 +1,1 @@
+"""Observations and actions as text, and text as actions."""
