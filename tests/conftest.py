@@ -1,9 +1,16 @@
-"""Hypothesis profiles: few examples while developing, more and always the same ones in CI."""
+"""Hypothesis profiles, and an import that must come before warnings are errors."""
 
 import os
+import warnings
 
 from hypothesis import HealthCheck, settings
 
+# Box2D warns from C while it loads, and where warnings are errors that ends the process.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import Box2D  # noqa: F401
+
+# Few examples while developing; more, and always the same ones, in CI.
 settings.register_profile(
     "dev", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

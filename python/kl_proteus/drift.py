@@ -1,18 +1,19 @@
 """The drift of a policy's behaviour in one environment."""
 
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 from os import PathLike, fspath
-from typing import Any, SupportsFloat, TypeVar
+from typing import Any, SupportsFloat, TypeVar, cast
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 
-from kl_proteus import encoders, snapshots
+from kl_proteus import hooks, snapshots
 from kl_proteus._core import Layout, PairTracker
 from kl_proteus.snapshots import Snapshot
-from kl_proteus.spaces import Bins, Side, axis_bins, layout_from_space
+from kl_proteus.spaces import Bins, Range, axis_bins, layout_from_space
 
 ObsType = TypeVar("ObsType")
 ActType = TypeVar("ActType")
@@ -28,13 +29,15 @@ INFO_KEYS = (
 
 
 def plain(value: Any) -> Any:
-    """A constructor argument as JSON can hold it, so that the environment's spec can be saved."""
+    """A copy of a constructor argument as JSON can hold it, so that a spec can be saved."""
     if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    if isinstance(value, tuple | list):
-        return [plain(item) for item in value]
+        return cast("Any", value).tolist()
+    if isinstance(value, tuple | list | range):
+        return [plain(item) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in cast("dict[Any, Any]", value).items()}
     if isinstance(value, PathLike):
-        return fspath(value)
+        return fspath(cast("PathLike[str]", value))
     return value
 
 
@@ -97,8 +100,8 @@ class JointKLDivergenceWrapper(
         window: int | None = 1000,
         lag: int | None = None,
         reference: Snapshot | str | PathLike[str] | None = None,
-        obs_range: tuple[Side, Side] | Sequence[Side] | None = None,
-        action_range: tuple[Side, Side] | Sequence[Side] | None = None,
+        obs_range: Range | None = None,
+        action_range: Range | None = None,
         obs_scale: float = 1.0,
         encoder: Callable[[ObsType], Any] | str | None = None,
         min_window: int = 32,
@@ -107,12 +110,14 @@ class JointKLDivergenceWrapper(
     ) -> None:
         RecordConstructorArgs.__init__(
             self,
+            # `plain` copies what can change; an encoder may hold what cannot be copied.
+            _disable_deepcopy=True,
             obs_bins=plain(obs_bins),
             action_bins=plain(action_bins),
             history_size=plain(history_size),
             epsilon=plain(epsilon),
-            normalize_obs=normalize_obs,
-            normalize_action=normalize_action,
+            normalize_obs=plain(normalize_obs),
+            normalize_action=plain(normalize_action),
             window=plain(window),
             lag=plain(lag),
             reference=plain(reference),
@@ -122,17 +127,20 @@ class JointKLDivergenceWrapper(
             encoder=encoder,
             min_window=plain(min_window),
             info_prefix=info_prefix,
-            info_on_reset=info_on_reset,
+            info_on_reset=plain(info_on_reset),
         )
         gym.Wrapper.__init__(self, env)
-        _check_prefix(env, info_prefix)
+        _check_prefix(info_prefix)
+        self._refuse_twin(env, info_prefix)
         self._info_keys = tuple(info_prefix + key for key in INFO_KEYS)
         self._info_prefix = info_prefix
-        self._info_on_reset = info_on_reset
-        self._encoder = None if encoder is None else encoders.resolve(encoder, "encoder")
+        self._info_on_reset = _flag(info_on_reset, "info_on_reset")
+        self._encoder = None if encoder is None else hooks.Hook("encoder", encoder)
         self._encoder_error: Exception | None = None
-        self._obs_bins = obs_bins
+        self._obs_bins = plain(obs_bins)
         self._obs_scale = _positive(obs_scale, "obs_scale")
+        normalize_obs = _flag(normalize_obs, "normalize_obs")
+        normalize_action = _flag(normalize_action, "normalize_action")
         if encoder is None:
             observation = layout_from_space(
                 env.observation_space,
@@ -146,8 +154,11 @@ class JointKLDivergenceWrapper(
         else:
             # Its first result decides the axes.
             axis_bins(obs_bins, None, "obs_bins")
-            if obs_range is not None:
-                raise ValueError("obs_range does not go with encoder=, whose floats are unbounded")
+            if obs_range is not None or not normalize_obs:
+                raise ValueError(
+                    "obs_range and normalize_obs=False do not go with encoder=, "
+                    "whose floats are unbounded"
+                )
             observation = None
         self._tracker = PairTracker(
             observation,
@@ -159,18 +170,16 @@ class JointKLDivergenceWrapper(
                 normalized=not normalize_action,
                 option="action",
             ),
-            window=window,
-            lag=lag,
+            window=plain(window),
+            lag=plain(lag),
             reference=None if reference is None else snapshots.reference_text(reference),
-            encoder=None if encoder is None else encoders.name_of(encoder),
-            epsilon=epsilon,
-            history_size=history_size,
-            min_window=min_window,
+            encoder=None if encoder is None else hooks.name_of(encoder),
+            epsilon=_given(epsilon, "epsilon"),
+            history_size=_given(history_size, "history_size"),
+            min_window=_given(min_window, "min_window"),
         )
 
-    def step(
-        self, action: ActType
-    ) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: ActType) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
         """Steps the environment and counts the pair (last observation, action).
 
         Returns:
@@ -254,6 +263,18 @@ class JointKLDivergenceWrapper(
         self._tracker.load_state_json(snapshots.to_text(state, "state"))
         self._encoder_error = None
 
+    @staticmethod
+    def _refuse_twin(env: gym.Env[Any, Any], prefix: str) -> None:
+        """Refuses a wrapper inside this one that would write the same keys."""
+        inner = env
+        while isinstance(inner, gym.Wrapper):
+            if isinstance(inner, JointKLDivergenceWrapper) and inner._info_prefix == prefix:
+                raise ValueError(
+                    f"the environment is wrapped by a {type(inner).__name__} with "
+                    f"info_prefix={prefix!r} already; give this one another prefix"
+                )
+            inner = inner.env
+
     def _choose(self, action: ActType) -> None:
         """Checks the pair before the environment is stepped."""
         if self._encoder_error is not None:
@@ -310,16 +331,35 @@ class JointKLDivergenceWrapper(
         return info
 
 
-def _positive(value: float, name: str) -> float:
-    if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    number = float(value)
+def _given(value: Any, name: str) -> Any:
+    # The tracker would take None for its own default.
+    if value is None:
+        raise TypeError(f"{name} must be a number, got None")
+    return plain(value)
+
+
+def _flag(value: Any, name: str) -> bool:
+    value = plain(value)
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
+def _positive(value: Any, name: str) -> float:
+    try:
+        if isinstance(value, bool | np.bool_ | str | bytes):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number, got {value!r}") from None
+    except OverflowError:
+        number = math.inf
     if not 0.0 < number <= 1e100:
         raise ValueError(f"{name} must be above 0 and at most 1e100, got {number}")
     return number
 
 
-def _check_prefix(env: gym.Env[Any, Any], prefix: str) -> None:
+def _check_prefix(prefix: Any) -> None:
     if not isinstance(prefix, str):
         raise TypeError(f"info_prefix must be a string, got {type(prefix).__name__}")
     if prefix.startswith("_"):
@@ -327,11 +367,3 @@ def _check_prefix(env: gym.Env[Any, Any], prefix: str) -> None:
             f"info_prefix must not start with an underscore, got {prefix!r}: "
             "vector environments reserve such keys for their masks"
         )
-    inner: gym.Env[Any, Any] | None = env
-    while isinstance(inner, gym.Wrapper):
-        if isinstance(inner, JointKLDivergenceWrapper) and inner._info_prefix == prefix:
-            raise ValueError(
-                f"the environment is wrapped by a {type(inner).__name__} with "
-                f"info_prefix={prefix!r} already; give this one another prefix"
-            )
-        inner = inner.env

@@ -1,4 +1,4 @@
-"""User functions that write and read prompts, given as a callable or as "module:function"."""
+"""User functions, given as a callable or as "module:function"."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from kl_proteus import _checks
 
-__all__ = ["Hook", "TextHook"]
+__all__ = ["Hook", "TextHook", "name_of", "resolve"]
 
 
 class Hook:
@@ -31,13 +31,13 @@ class Hook:
     def __init__(self, argument: str, source: Callable[..., Any] | str) -> None:
         self._argument = argument
         self._source = source
-        self._function: Callable[..., Any] | None = _resolved(argument, source)
+        self._function: Callable[..., Any] | None = resolve(argument, source)
 
     def __call__(self, value: Any) -> Any:
         """Call the user's function with one argument and return what it returns."""
         function = self._function
         if function is None:
-            function = self._function = _resolved(self._argument, self._source)
+            function = self._function = resolve(self._argument, self._source)
         return function(value)
 
     def __getstate__(self) -> tuple[str, Callable[..., Any] | str]:
@@ -73,7 +73,25 @@ class TextHook(Hook):
         return str(_checks.text(f"the result of {self._argument}", text, blank=False))
 
 
-def _resolved(argument: str, source: Callable[..., Any] | str) -> Callable[..., Any]:
+def name_of(source: Callable[..., Any] | str) -> str:
+    """Return the name under which files record a function: "module:qualified.name"."""
+    if isinstance(source, str):
+        return source
+    owner = source if hasattr(source, "__qualname__") else type(source)
+    return f"{owner.__module__}:{owner.__qualname__}"
+
+
+def resolve(argument: str, source: Callable[..., Any] | str) -> Callable[..., Any]:
+    """Return the callable that an argument means.
+
+    Args:
+        argument: The name that errors give the function.
+        source: A callable, or a string "module:function".
+
+    Raises:
+        TypeError: If `source`, or what the string names, cannot be called.
+        ValueError: If the string has another form, or names nothing that can be imported.
+    """
     if not isinstance(source, str):
         if not callable(source):
             raise TypeError(

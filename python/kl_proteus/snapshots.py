@@ -1,4 +1,4 @@
-"""Snapshots: a distribution of (observation, action) pairs, to be saved, merged and compared with."""
+"""Snapshots: distributions of (observation, action) pairs, to save, merge and compare with."""
 
 import json
 from os import PathLike
@@ -11,19 +11,20 @@ Snapshot: TypeAlias = dict[str, Any]
 """What `JointKLDivergenceWrapper.snapshot` returns: a plain, versioned, JSON-able dict."""
 
 
-def to_text(value: Any, name: str) -> str:
+def to_text(value: Any, name: str, expected: str = "a dict") -> str:
     """Writes a plain dict as strict JSON.
 
     Args:
         value: A snapshot or state.
         name: How messages call it.
+        expected: What they say it should have been.
 
     Raises:
         TypeError: It is no dict, or holds what JSON cannot.
         ValueError: It holds NaN or an infinity.
     """
     if not isinstance(value, dict):
-        raise TypeError(f"{name} must be a dict, got {type(value).__name__}")
+        raise TypeError(f"{name} must be {expected}, got {type(value).__name__}")
     try:
         return json.dumps(value, allow_nan=False)
     except TypeError as error:
@@ -43,13 +44,8 @@ def reference_text(reference: Snapshot | str | PathLike[str]) -> str:
         TypeError: It is neither a dict nor a path.
         ValueError: The file is not UTF-8 text.
     """
-    if isinstance(reference, dict):
-        return to_text(reference, "reference")
     if not isinstance(reference, str | PathLike):
-        raise TypeError(
-            "reference must be a snapshot (dict) or the path of one, "
-            f"got {type(reference).__name__}"
-        )
+        return to_text(reference, "reference", "a snapshot (dict) or the path of one")
     try:
         return Path(reference).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

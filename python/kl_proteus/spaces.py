@@ -1,20 +1,30 @@
 """Which axes a Gymnasium space has."""
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from kl_proteus._core import Layout
 
-Side: TypeAlias = float | None | Sequence[float | None]
+Side: TypeAlias = float | Sequence[float | None] | NDArray[Any] | None
 """One side of a range: a number, one per axis, or None for "no bound"."""
-Bins: TypeAlias = int | Sequence[int]
+Range: TypeAlias = Sequence[Side] | NDArray[Any]
+"""(low, high)."""
+Bins: TypeAlias = int | Sequence[int] | NDArray[np.integer[Any]]
 """In-range bins: a number, or one per axis."""
 
+LEAF_SPACES: tuple[type[spaces.Space[Any]], ...] = (
+    spaces.Box,
+    spaces.Discrete,
+    spaces.MultiDiscrete,
+    spaces.MultiBinary,
+)
 MOST_BINS = 2**31 - 1
 MOST_IMAGE_SCALARS = 64
 
@@ -26,26 +36,48 @@ class _Leaf:
     size: int
 
 
-def _children(space: spaces.Space[Any], name: str) -> list[tuple[Any, str, spaces.Space[Any]]]:
-    """Key, name and space of what a composite space holds, in its own order."""
+def _children(
+    space: spaces.Space[Any], name: str
+) -> list[tuple[str, str, spaces.Space[Any]]] | None:
+    """Key, name and space of what a composite space holds, in its own order; None for a leaf."""
     if isinstance(space, spaces.Tuple):
-        return [(i, f"{name}[{i}]", inner) for i, inner in enumerate(space.spaces)]
-    if isinstance(space, spaces.Dict):
-        return [(key, f"{name}[{key!r}]", inner) for key, inner in space.spaces.items()]
-    return []
+        items = cast("spaces.Tuple[Any]", space).spaces
+        return [(str(i), f"{name}[{i}]", inner) for i, inner in enumerate(items)]
+    if not isinstance(space, spaces.Dict):
+        return None
+    children: list[tuple[str, str, spaces.Space[Any]]] = []
+    for key, inner in cast("dict[Any, spaces.Space[Any]]", space.spaces).items():
+        # Gymnasium takes any key.
+        if not isinstance(key, str):
+            raise TypeError(f"{name} is a Dict space with the key {key!r}; expected strings")
+        children.append((key, f"{name}[{key!r}]", inner))
+    return children
 
 
 def _leaves(space: spaces.Space[Any], name: str) -> Iterator[_Leaf]:
-    if isinstance(space, spaces.Tuple | spaces.Dict):
-        for _, inner_name, inner in _children(space, name):
+    children = _children(space, name)
+    if children is not None:
+        for _, inner_name, inner in children:
             yield from _leaves(inner, inner_name)
-    elif isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+    elif isinstance(space, LEAF_SPACES):
         yield _Leaf(name, space, math.prod(space.shape or ()))
     else:
-        raise TypeError(
-            f"{name} is a {type(space).__name__} space, which has no bins; "
+        # Only observations can be encoded.
+        remedy = (
             "give encoder= a function that returns a 1-D array for an observation"
+            if name.startswith("observation")
+            else "expected Box, Discrete, MultiDiscrete, MultiBinary, or Tuple and Dict of them"
         )
+        raise TypeError(f"{name} is a {type(space).__name__} space, which has no bins; {remedy}")
+
+
+def _items(value: Any) -> list[Any] | None:
+    """What a sequence or array holds; None for a single value."""
+    if isinstance(value, np.ndarray):
+        value = cast("NDArray[Any]", value).tolist()
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return list(cast("Sequence[Any]", value))
+    return None
 
 
 def axis_bins(bins: Bins, width: int | None, option: str) -> list[int]:
@@ -60,65 +92,65 @@ def axis_bins(bins: Bins, width: int | None, option: str) -> list[int]:
         TypeError: A number of bins is no integer.
         ValueError: One is outside 1 to 2^31 - 1, or the length is not `width`.
     """
-    if isinstance(bins, str | bytes) or not isinstance(bins, Sequence | np.ndarray):
-        listed: list[Any] = [bins] * (1 if width is None else width)
-        one = True
-    else:
-        listed, one = list(cast("Sequence[Any]", bins)), False
-    if not one and width is not None and len(listed) != width:
+    items = _items(bins)
+    if items is None:
+        # It is looked at even where there is no axis.
+        return [_number_of_bins(bins, option)] * (1 if width is None else width)
+    if width is not None and len(items) != width:
         raise ValueError(
-            f"{option} must be one number or one per axis ({width} here), got {len(listed)}"
+            f"{option} must be one number or one per axis ({width} here), got {len(items)}"
         )
-    checked: list[int] = []
-    # One value stands for all of them, so look at it even where there is no axis.
-    for value in listed if listed or not one else [bins]:
-        if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
-            raise TypeError(f"{option} must hold integers, got {value!r}")
-        number = int(value)
-        if not 1 <= number <= MOST_BINS:
-            raise ValueError(f"{option} must be from 1 to 2**31 - 1, got {number}")
-        checked.append(number)
-    return checked[: len(listed)]
+    return [_number_of_bins(value, option) for value in items]
 
 
-def _bounds(side: Side, width: int, option: str, unbounded: float) -> list[float]:
-    if isinstance(side, Sequence | np.ndarray) and not isinstance(side, str | bytes):
-        listed = list(side)
-        if len(listed) != width:
-            raise ValueError(
-                f"{option} must hold a number or one per axis ({width} here) on each side, "
-                f"got {len(listed)}"
-            )
-    else:
-        listed = [side] * width
-    bounds: list[float] = []
-    for value in listed:
-        if value is None:
-            bounds.append(unbounded)
-            continue
-        if isinstance(value, bool | str | bytes):
-            raise TypeError(f"{option} must hold numbers or None, got {value!r}")
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            raise TypeError(f"{option} must hold numbers or None, got {value!r}") from None
-        if math.isnan(number):
-            raise ValueError(f"{option} must hold numbers or None, got nan")
-        bounds.append(unbounded if math.isinf(number) else number)
-    return bounds
+def _number_of_bins(value: Any, option: str) -> int:
+    try:
+        number = None if isinstance(value, bool | np.bool_) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None:
+        raise TypeError(f"{option} must hold integers, got {value!r}")
+    if not 1 <= number <= MOST_BINS:
+        raise ValueError(f"{option} must be from 1 to 2**31 - 1, got {number}")
+    return number
 
 
-def _range(
-    value_range: tuple[Side, Side] | Sequence[Side], width: int, option: str
-) -> tuple[list[float], list[float]]:
-    if (
-        isinstance(value_range, str | bytes)
-        or not isinstance(value_range, Sequence | np.ndarray)
-        or len(value_range) != 2
-    ):
-        raise ValueError(f"{option} must be (low, high), got {value_range!r}")
-    low = _bounds(value_range[0], width, option, -math.inf)
-    high = _bounds(value_range[1], width, option, math.inf)
+def _bounds(side: Any, width: int, option: str, unbounded: float) -> list[float]:
+    items = _items(side)
+    if items is None:
+        return [_bound(side, option, unbounded)] * width
+    if len(items) != width:
+        raise ValueError(
+            f"{option} must hold a number or one per axis ({width} here) on each side, "
+            f"got {len(items)}"
+        )
+    return [_bound(value, option, unbounded) for value in items]
+
+
+def _bound(value: Any, option: str, unbounded: float) -> float:
+    if value is None:
+        return unbounded
+    try:
+        if isinstance(value, bool | np.bool_ | str | bytes):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{option} must hold numbers or None, got {value!r}") from None
+    except OverflowError:
+        raise ValueError(f"{option} must hold numbers that fit 64 bits, got {value}") from None
+    if math.isnan(number):
+        raise ValueError(f"{option} must hold numbers or None, got nan")
+    return unbounded if math.isinf(number) else number
+
+
+def _range(value_range: Range, width: int, option: str) -> tuple[list[float], list[float]]:
+    sides = _items(value_range)
+    if sides is None:
+        raise TypeError(f"{option} must be (low, high), got {value_range!r}")
+    if len(sides) != 2:
+        raise ValueError(f"{option} must be (low, high), got {len(sides)} items")
+    low = _bounds(sides[0], width, option, -math.inf)
+    high = _bounds(sides[1], width, option, math.inf)
     for i, (lower, upper) in enumerate(zip(low, high, strict=True)):
         if lower > upper:
             raise ValueError(f"{option} must have low <= high, got {lower} > {upper} on axis {i}")
@@ -135,14 +167,12 @@ class _Builder:
     next_axis: int = 0
 
     def build(self, space: spaces.Space[Any], name: str) -> Layout:
-        if isinstance(space, spaces.Tuple):
-            return Layout.of_tuple(
-                name, [self.build(inner, at) for _, at, inner in _children(space, name)]
-            )
-        if isinstance(space, spaces.Dict):
-            return Layout.of_dict(
-                name, [(str(key), self.build(inner, at)) for key, at, inner in _children(space, name)]
-            )
+        children = _children(space, name)
+        if children is not None:
+            parts = [(key, self.build(inner, at)) for key, at, inner in children]
+            if isinstance(space, spaces.Dict):
+                return Layout.of_dict(name, parts)
+            return Layout.of_tuple(name, [part for _, part in parts])
         shape = list(space.shape or ())
         size = math.prod(shape)
         axes = slice(self.next_axis, self.next_axis + size)
@@ -150,19 +180,18 @@ class _Builder:
         if isinstance(space, spaces.Discrete):
             return Layout.categories(name, [], [int(space.start)], [int(space.n)])
         if isinstance(space, spaces.MultiDiscrete):
-            sizes = np.ravel(space.nvec)
-            # Absent before the space learned to start elsewhere than at 0.
-            starts = np.ravel(getattr(space, "start", np.zeros_like(sizes)))
-            return Layout.categories(name, shape, _ints(starts), _ints(sizes))
+            multi = cast("spaces.MultiDiscrete[Any]", space)
+            return Layout.categories(name, shape, _ints(multi.start), _ints(multi.nvec))
         if isinstance(space, spaces.MultiBinary):
             return Layout.categories(name, shape, [0] * size, [2] * size)
         assert isinstance(space, spaces.Box)
+        box = cast("spaces.Box[Any]", space)
         low, high = (
             (bound[axes] for bound in self.bounds)
             if self.bounds is not None
-            else (np.ravel(bound).astype(np.float64).tolist() for bound in (space.low, space.high))
+            else (_floats(box.low), _floats(box.high))
         )
-        build = Layout.real if np.dtype(space.dtype).kind == "f" else Layout.integer
+        build = Layout.real if np.dtype(box.dtype).kind == "f" else Layout.integer
         return build(
             name,
             shape,
@@ -174,8 +203,14 @@ class _Builder:
         )
 
 
-def _ints(values: np.ndarray[Any, Any]) -> list[int]:
-    return [int(value) for value in values]
+def _ints(values: NDArray[Any]) -> list[int]:
+    return [int(value) for value in np.ravel(values)]
+
+
+def _floats(values: NDArray[Any]) -> list[float]:
+    # A bound of extended precision beyond float64 becomes infinite, which is no bound.
+    with np.errstate(over="ignore"):
+        return np.ravel(values).astype(np.float64).tolist()
 
 
 def layout_from_space(
@@ -183,7 +218,7 @@ def layout_from_space(
     name: str = "observation",
     *,
     bins: Bins = 10,
-    value_range: tuple[Side, Side] | Sequence[Side] | None = None,
+    value_range: Range | None = None,
     scale: float = 1.0,
     normalized: bool = False,
     option: str = "obs",
@@ -211,7 +246,7 @@ def layout_from_space(
         if (
             name == "observation"
             and isinstance(inner, spaces.Box)
-            and np.dtype(inner.dtype).kind in "iub"
+            and np.dtype(cast("spaces.Box[Any]", inner).dtype).kind in "iub"
             and len(inner.shape) >= 2
             and leaf.size > MOST_IMAGE_SCALARS
         ):

@@ -172,15 +172,18 @@ impl Axis {
     /// The axis of `size` integers from `start` on, one bin a value.
     ///
     /// # Errors
-    /// `size` outside 1 to 2^31 - 1, or values beyond 64 bits.
+    /// `size` outside 1 to 2^32 - 1, or values beyond 64 bits.
     pub fn category(start: i64, size: u64) -> Result<Self> {
         match u32::try_from(size) {
-            Ok(size @ 1..=MOST_BINS) if start.checked_add(i64::from(size) - 1).is_some() => {
+            Ok(size @ 1..) if start.checked_add(i64::from(size) - 1).is_some() => {
                 Ok(Self::Category { start, size })
             }
             _ => Err(Error::parameter(
                 "n",
-                format!("from 1 to {MOST_BINS} values within 64 bits, since each has its own bin"),
+                format!(
+                    "from 1 to {} values within 64 bits, since each has its own bin",
+                    u32::MAX
+                ),
                 format!("{size} values from {start} on"),
             )),
         }
@@ -325,7 +328,7 @@ impl Axis {
                 })
             }
             Self::Category { start, size } => {
-                let digit = x - i128::from(start);
+                let digit = x.saturating_sub(start.into());
                 if digit < 0 || digit >= i128::from(size) {
                     return Err(Unbinnable::Outside(x));
                 }
@@ -450,6 +453,9 @@ mod tests {
         let axis = Axis::category(-3, 5).unwrap();
         assert_eq!(axis.bin_integer(-3), Ok(in_range(0)));
         assert_eq!(axis.bin_integer(2), Err(Unbinnable::Outside(2)));
+        assert_eq!(axis.bin_real(f64::MAX), Err(Unbinnable::Outside(i128::MAX)));
+        assert!(Axis::category(0, u32::MAX.into()).is_ok());
+        assert!(Axis::category(0, 1 << 32).is_err());
         assert!(Axis::category(i64::MAX, 2).is_err());
         assert!(Axis::category(0, 0).is_err());
     }

@@ -301,6 +301,10 @@ impl PairTracker {
                 self.drift.config()
             )));
         }
+        // Only an encoder that has not met an observation yet leaves the axes open.
+        if state.observation_axes.is_none() && (self.encoder.is_none() || state.drift.steps > 0) {
+            return Err(wrong("its observation axes are missing".into()));
+        }
         let own = self.observation.as_deref().map(NamedAxis::of);
         let action = NamedAxis::of(&self.action);
         check_same_axes(

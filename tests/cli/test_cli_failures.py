@@ -78,7 +78,10 @@ def assert_one_line(ended, *parts):
         (["Faulty-v0", "--env-kwargs", '{"fault": "make"}'], ["Engine is not installed, run"]),
         (["Faulty-v0", "--env-kwargs", '{"color": 1}'], ["unexpected keyword argument 'color'"]),
         (["CartPole-v1", "--obs-bins", "3,4"], ["obs_bins must be", "4 here"]),
-        (["CartPole-v1", "--encoder", "no_such_module:f"], ["encoder='no_such_module:f'"]),
+        (
+            ["CartPole-v1", "--encoder", "no_such_module:f"],
+            ["encoder must name a module, got 'no_such_module:f'"],
+        ),
         (["CartPole-v1", "--reference", "none.json"], ["No such file", "none.json"]),
         (["CartPole-v1", "--policy", "no_such_module:f"], ["policy no_such_module:f"]),
         (["CartPole-v1", "--save-snapshot", "missing/base.json"], ["missing/base.json"]),

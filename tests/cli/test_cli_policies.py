@@ -53,7 +53,7 @@ def test_functions_classes_instances_and_methods(load_from, attribute, action):
     ("attribute", "reason"),
     [
         ("missing", "has no attribute 'missing'"),
-        ("number", "must be a callable"),
+        ("number", "must name a callable"),
         ("Silent", "must be a callable, got an instance of Silent, which has no __call__"),
         ("Demanding", "missing 1 required positional argument: 'model'"),
     ],

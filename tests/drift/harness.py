@@ -3,10 +3,9 @@
 import math
 from typing import Any
 
+from drift.strategies import Run, Side
 from kl_proteus._core import PairTracker
 from kl_proteus.spaces import layout_from_space
-
-from drift.strategies import Run, Side
 from reference.tracker import ReferenceTracker
 
 INFO_KEYS = (

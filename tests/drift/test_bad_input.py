@@ -50,8 +50,11 @@ def with_entry(leaf, value, index, entry):
 
 
 def is_integer(leaf):
-    """Whether only whole numbers are legal."""
-    return not (isinstance(leaf, spaces.Box) and np.issubdtype(leaf.dtype, np.floating))
+    """Whether only whole numbers are legal; an integer Box without usable bounds takes others."""
+    if not isinstance(leaf, spaces.Box):
+        return True
+    bounds = np.concatenate([leaf.low.ravel(), leaf.high.ravel()]).astype(np.float64)
+    return not np.issubdtype(leaf.dtype, np.floating) and bool(np.all(np.abs(bounds) <= 1e6))
 
 
 def outside(leaf):

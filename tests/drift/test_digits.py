@@ -16,6 +16,11 @@ from reference import keys
 from reference.axes import axes_of, digits_of
 
 
+def around(x):
+    """The next floats below and above."""
+    return math.nextafter(x, -math.inf), math.nextafter(x, math.inf)
+
+
 def expected_key(axes, digits):
     """Mixed radix, or the hash where that does not fit."""
     if keys.fits(axes):
@@ -72,7 +77,7 @@ def test_every_edge_of_a_regular_axis(n, data):
     layout, axes = layout_from_space(space, bins=n), axes_of(space, n)
     for k in range(n + 1):
         edge = low + (high - low) * k / n
-        for x in (math.nextafter(edge, -math.inf), edge, math.nextafter(edge, math.inf)):
+        for x in (edge, *around(edge)):
             assert layout.digits(np.array([x])) == list(digits_of(space, axes, np.array([x])))
 
 
@@ -83,6 +88,17 @@ def test_every_value_of_a_byte(n):
     for value in range(256):
         array = np.array([value], np.uint8)
         assert layout.digits(array) == list(digits_of(space, axes, array))
+
+
+@pytest.mark.parametrize("count", [2, 11, 49, 98, 107, 196, 1000])
+def test_every_value_of_an_integer_range(count):
+    low = -(count // 3)
+    space = spaces.Box(low, low + count - 1, (1,), dtype=np.int64)
+    values = np.arange(low - 1, low + count + 1)
+    for n in sorted({1, 2, 3, 7, 10, 49, 98, count - 1, count, count + 1}):
+        layout, axes = layout_from_space(space, bins=n), axes_of(space, n)
+        for value in values:
+            assert layout.digits(value[None]) == list(digits_of(space, axes, value[None]))
 
 
 wide_boxes = st.integers(2, 12).map(lambda n: spaces.Box(-np.inf, np.inf, (n,), dtype=np.float64))
@@ -111,11 +127,30 @@ def test_the_last_key_that_fits(n):
     assert keys.fits(axes) == (n <= 128)
 
 
-@given(st.floats(1e-3, 1e3), st.integers(1, 50), st.floats(allow_nan=False))
-def test_squashed_axes_anywhere(scale, n, x):
-    bounds = [(-np.inf, np.inf), (-1.0, np.inf), (-np.inf, 1.0)]
-    for low, high in bounds:
+SQUASHED = [(-np.inf, np.inf), (-1.0, np.inf), (-np.inf, 1.0), (0.1, np.inf), (-np.inf, 0.1)]
+
+
+def assert_squashed(n, scale, points):
+    """Digits of some points on every kind of axis without two usable bounds."""
+    for low, high in SQUASHED:
         space = spaces.Box(np.array([low]), np.array([high]), dtype=np.float64)
-        layout = layout_from_space(space, bins=n, scale=scale)
-        expected = digits_of(space, axes_of(space, n, scale=scale), [x])
-        assert layout.digits(np.array([x])) == list(expected)
+        layout, axes = layout_from_space(space, bins=n, scale=scale), axes_of(space, n, scale=scale)
+        for x in points:
+            assert layout.digits(np.array([x])) == list(digits_of(space, axes, [x]))
+
+
+@given(st.integers(1, 50), st.floats(1e-3, 1e3), st.floats(allow_nan=False))
+def test_squashed_axes_anywhere(n, scale, x):
+    assert_squashed(n, scale, [x])
+
+
+@given(st.integers(2, 50), st.just(1.0) | st.floats(1e-3, 1e3), st.data())
+def test_squashed_axes_at_their_edges(n, scale, data):
+    y = data.draw(st.integers(1, n - 1)) / n
+    # Where each of the maps is y: of the line, from the lower bound, down from the upper.
+    z = 2 * y - 1
+    line = scale * z / (1 - abs(z))
+    above, below = scale * y / (1 - y), scale * (1 - y) / y
+    centres = [line, -1.0 + above, 1.0 - below, 0.1 + above, 0.1 - below]
+    points = [x for centre in centres for x in (centre, *around(centre))]
+    assert_squashed(n, scale, points)

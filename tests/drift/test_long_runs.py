@@ -1,19 +1,20 @@
 """Long runs with many cells that come and go, compared with the twin at some steps."""
 
+import json
 from collections import Counter
 
 import numpy as np
 import pytest
 from gymnasium import spaces
-from kl_proteus._core import PairTracker
-from kl_proteus.spaces import layout_from_space
 
 from drift.harness import assert_close
+from kl_proteus._core import PairTracker
+from kl_proteus.spaces import layout_from_space
 from reference import drift
 
 STEPS = 20_000
 CHECKS = 12
-OBSERVATIONS, ACTIONS = 600, 7
+OBSERVATIONS, ACTIONS = 600, 40
 
 
 def tracker_of(**settings):
@@ -30,10 +31,11 @@ def stream(kind: str, steps: int = STEPS, seed: int = 0) -> list[tuple[int, int]
     rng = np.random.default_rng(seed)
     if kind == "cycle":
         cells = np.arange(steps)
-        return list(zip((cells % OBSERVATIONS).tolist(), (cells % ACTIONS).tolist(), strict=True))
+        actions = cells // OBSERVATIONS % ACTIONS
+        return list(zip((cells % OBSERVATIONS).tolist(), actions.tolist(), strict=True))
     offset = np.arange(steps) * 300 // steps
     observations = (rng.zipf(1.3, steps) + offset) % OBSERVATIONS
-    actions = (rng.integers(0, 4, steps) + observations + offset // 100) % ACTIONS
+    actions = (rng.integers(0, 30, steps) + observations + offset // 100) % ACTIONS
     return list(zip(observations.tolist(), actions.tolist(), strict=True))
 
 
@@ -87,6 +89,25 @@ def test_reference_at_some_steps(window, epsilon):
         if n % 2_500 == 0:
             counts = drift.count_windows(pairs[:n], window, None, Counter(known))
             assert_equals_definition(result, counts, epsilon)
+
+
+@pytest.mark.parametrize("epsilon", [1e-10, 0.5, 1e6])
+@pytest.mark.parametrize("factor", [10**6, 10**12, 2**50])
+def test_a_reference_of_very_many_pairs(factor, epsilon):
+    known = stream("drift", 3_000, seed=3)
+    source = tracker_of(window=None)
+    for pair in known:
+        source.update(*pair)
+    snapshot = json.loads(source.snapshot_json("current"))
+    for row in snapshot["counts"].values():
+        row.update({action: count * factor for action, count in row.items()})
+    reference = Counter({pair: count * factor for pair, count in Counter(known).items()})
+    tracker = tracker_of(window=400, reference=json.dumps(snapshot), epsilon=epsilon)
+    pairs = stream("drift", 1_000, seed=4)
+    for pair in pairs:
+        result = tracker.update(*pair)
+    counts = drift.count_windows(pairs, 400, None, reference)
+    assert_equals_definition(result, counts, epsilon)
 
 
 @pytest.mark.parametrize("epsilon", [1e-10, 0.5, 100.0])

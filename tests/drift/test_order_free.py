@@ -4,11 +4,11 @@ import pytest
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
-from kl_proteus._core import PairTracker
-from kl_proteus.spaces import layout_from_space
 
 from drift.harness import compiled, feed
 from drift.strategies import MODES, runs
+from kl_proteus._core import PairTracker
+from kl_proteus.spaces import layout_from_space
 
 
 def discrete_tracker(n, **settings):

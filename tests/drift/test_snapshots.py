@@ -10,9 +10,11 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drift.harness import compiled, feed, snapshot_of, twin
+from drift.damage import damaged
+from drift.harness import compiled, feed, layouts_of, snapshot_of, twin
 from drift.strategies import MODES, runs
 from kl_proteus import merge_snapshots
+from kl_proteus._core import PairTracker
 from reference import keys
 
 
@@ -69,3 +71,32 @@ def test_only_equal_axes_merge(one, other):
     else:
         with pytest.raises(ValueError, match=r"observation|action"):
             merge_snapshots(a, b)
+
+
+@given(runs("reference_window"), st.data())
+def test_a_damaged_reference_is_refused_or_legal(run, data):
+    text = data.draw(damaged(snapshot_of(run, run.reference)))
+    try:
+        tracker = PairTracker(*layouts_of(run), reference=text, **run.settings)
+    except ValueError:
+        return
+    # Another legal count; a snapshot of it is then what was given.
+    previous = json.loads(tracker.snapshot_json("previous"))
+    assert previous["counts"] == json.loads(text)["counts"]
+    for result in feed(tracker, run.pairs):
+        assert all(0.0 <= value < 1024.0 for value in result)
+
+
+@given(runs("lifetime"), st.data())
+def test_a_damaged_snapshot_does_not_merge_or_is_legal(run, data):
+    whole = json.loads(snapshot_of(run, run.pairs))
+    text = data.draw(damaged(json.dumps(whole)))
+    try:
+        part = json.loads(text)
+        merged = merge_snapshots(whole, part)
+    except (TypeError, ValueError):
+        return
+    for observation, row in merged["counts"].items():
+        for action, count in row.items():
+            parts = [s["counts"].get(observation, {}).get(action, 0) for s in (whole, part)]
+            assert count == sum(parts)

@@ -1,13 +1,13 @@
 """Saved and resumed in the middle of a run: it goes on bit for bit, or says why not."""
 
 import copy
-import json
 import pickle
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drift.damage import damaged
 from drift.harness import compiled, feed
 from drift.strategies import MODES, runs
 
@@ -53,53 +53,6 @@ def test_a_copy_continues_bit_for_bit(mode, how, data):
     assert everything(original) == before
     assert feed(original, run.pairs[step:]) == results
     assert everything(resumed) == everything(original)
-
-
-junk = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-2, 2**64)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=3,
-)
-
-
-def paths(value, prefix=()):
-    """Every place in nested JSON."""
-    entries = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    for key, child in entries:
-        yield (*prefix, key)
-        yield from paths(child, (*prefix, key))
-
-
-@st.composite
-def damaged(draw, text):
-    """JSON with one entry removed, replaced or repeated, or cut short."""
-    if draw(st.integers(0, 5)) == 0:
-        return text[: draw(st.integers(0, len(text) - 1))]
-    value = json.loads(text)
-    *way, last = draw(st.sampled_from(list(paths(value))))
-    parent = value
-    for key in way:
-        parent = parent[key]
-    action = draw(st.sampled_from(["remove", "replace", "nudge", "repeat"]))
-    if action == "remove":
-        del parent[last]
-    elif action == "repeat" and isinstance(parent, list):
-        parent.append(parent[last])
-    elif action == "nudge" and type(parent[last]) is int:
-        parent[last] += draw(st.sampled_from([-1, 1, 2**31, 2**63]))
-    else:
-        parent[last] = draw(junk)
-    return json.dumps(value)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -59,18 +59,18 @@ def box_axis(low: Any, high: Any, integer: bool, n: int, scale: float) -> Axis:
     if low is not None and high is not None and math.isinf(float(high) - float(low)):
         low = high = None
     if low is None and high is None:
-        return rows.unbounded(n, scale, integer)
+        return rows.unbounded(n, scale)
     if high is None:
-        return rows.lower_bounded(float(low), n, scale, integer)
+        return rows.lower_bounded(float(low), n, scale)
     if low is None:
-        return rows.upper_bounded(float(high), n, scale, integer)
+        return rows.upper_bounded(float(high), n, scale)
     if low > high:
         raise ValueError(f"low {low} is above high {high}")
     if integer and float(low).is_integer() and float(high).is_integer():
         return rows.whole_numbers(int(low), int(high), n)
     if low == high:
-        return rows.degenerate(float(low), integer)
-    return rows.regular(float(low), float(high), n, integer)
+        return rows.degenerate(float(low))
+    return rows.regular(float(low), float(high), n)
 
 
 def spread(setting: Any, axes: int) -> list[Any]:

@@ -48,45 +48,45 @@ def squash_above(distance: float, scale: float) -> float:
     return 1.0 if math.isinf(distance) else distance / (scale + distance)
 
 
-def unbounded(n: int, scale: float, integer: bool) -> Axis:
+def unbounded(n: int, scale: float) -> Axis:
     """No usable bound."""
     return Axis(
-        "unbounded", n, True, integer, None, None, lambda x: cut(squash(float(x), scale), 0, 1, n)
+        "unbounded", n, True, False, None, None, lambda x: cut(squash(float(x), scale), 0, 1, n)
     )
 
 
-def lower_bounded(low: float, n: int, scale: float, integer: bool) -> Axis:
+def lower_bounded(low: float, n: int, scale: float) -> Axis:
     """Only the lower bound is usable."""
 
     def digit(x: float) -> int:
         x = float(x)
         return 0 if x < low else cut(squash_above(x - low, scale), 0, 1, n)
 
-    return Axis("lower", n, True, integer, low, None, digit)
+    return Axis("lower", n, True, False, low, None, digit)
 
 
-def upper_bounded(high: float, n: int, scale: float, integer: bool) -> Axis:
+def upper_bounded(high: float, n: int, scale: float) -> Axis:
     """Only the upper bound is usable."""
 
     def digit(x: float) -> int:
         x = float(x)
         return n + 1 if x > high else cut(1.0 - squash_above(high - x, scale), 0, 1, n)
 
-    return Axis("upper", n, True, integer, None, high, digit)
+    return Axis("upper", n, True, False, None, high, digit)
 
 
-def regular(low: float, high: float, n: int, integer: bool) -> Axis:
+def regular(low: float, high: float, n: int) -> Axis:
     """Both bounds usable and apart."""
-    return Axis("regular", n, True, integer, low, high, lambda x: cut(float(x), low, high, n))
+    return Axis("regular", n, True, False, low, high, lambda x: cut(float(x), low, high, n))
 
 
-def degenerate(bound: float, integer: bool) -> Axis:
+def degenerate(bound: float) -> Axis:
     """Both bounds at one value."""
 
     def digit(x: float) -> int:
         return 0 if x < bound else 2 if x > bound else 1
 
-    return Axis("degenerate", 1, True, integer, bound, bound, digit)
+    return Axis("degenerate", 1, True, False, bound, bound, digit)
 
 
 def whole_numbers(low: int, high: int, n: int) -> Axis:

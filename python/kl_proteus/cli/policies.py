@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 from gymnasium import spaces
 
-from kl_proteus import encoders
+from kl_proteus import hooks
 from kl_proteus.cli.failures import CommandError, describe, one_line
 
 __all__ = ["Policy", "load", "member", "random_policy"]
@@ -47,7 +47,7 @@ def load(name: str, space: spaces.Space[Any]) -> Policy:
         CommandError: It cannot be imported or instantiated, or is not callable.
     """
     try:
-        found = encoders.resolve(name, "policy")
+        found = hooks.resolve("policy", name)
         if isinstance(found, type):
             found = found()
     # A script without a guard may well exit when it is imported.

@@ -1,6 +1,6 @@
 //! Whole-number arguments, checked with their name.
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
 
@@ -41,10 +41,15 @@ pub(super) fn number(name: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
             "{name} must be a number, got a bool"
         )));
     }
-    value.extract::<f64>().map_err(|_| {
+    value.extract::<f64>().map_err(|error| {
         let got = value
             .repr()
             .map_or_else(|_| "?".into(), |text| text.to_string());
-        PyTypeError::new_err(format!("{name} must be a number, got {got}"))
+        let message = format!("{name} must be a number that float64 can hold, got {got}");
+        if error.is_instance_of::<PyOverflowError>(value.py()) {
+            PyValueError::new_err(message)
+        } else {
+            PyTypeError::new_err(message)
+        }
     })
 }

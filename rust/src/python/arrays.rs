@@ -3,7 +3,7 @@
 
 use half::f16;
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyFloat, PyInt};
@@ -42,14 +42,31 @@ pub(super) fn read(value: &Bound<'_, PyAny>, leaf: &Leaf, sink: &mut impl Sink) 
             if let Ok(x) = value.extract::<i64>() {
                 return Ok(sink.integer(x.into())?);
             }
-            if let Ok(x) = value.extract::<i128>() {
-                return Ok(sink.integer(x)?);
+            if value.is_instance_of::<PyInt>() {
+                // One that no 128 bits hold lies outside every space all the same.
+                let outside = if value.lt(0)? { i128::MIN } else { i128::MAX };
+                return Ok(sink.integer(value.extract().unwrap_or(outside))?);
             }
         }
     }
-    let converted = as_array(value)
-        .map_err(|error| refused_type(leaf, &format!("{} ({error})", type_name(value))))?;
+    let converted = as_array(value).map_err(|error| unreadable(value, leaf, error))?;
     read_array(&converted, leaf, sink)
+}
+
+/// Words the failure of `numpy.asarray`; an interrupt is no fault of the value.
+fn unreadable(value: &Bound<'_, PyAny>, leaf: &Leaf, error: PyErr) -> PyErr {
+    let py = value.py();
+    if error.is_instance_of::<PyValueError>(py) {
+        PyValueError::new_err(format!(
+            "{} is no array of shape {}: {error}",
+            leaf.name(),
+            shape_text(leaf.shape())
+        ))
+    } else if error.is_instance_of::<PyException>(py) {
+        refused_type(leaf, &format!("{} ({error})", type_name(value)))
+    } else {
+        error
+    }
 }
 
 fn type_name(value: &Bound<'_, PyAny>) -> String {
@@ -88,6 +105,10 @@ fn read_array(
     leaf: &Leaf,
     sink: &mut impl Sink,
 ) -> PyResult<()> {
+    let dtype = array.dtype();
+    if !matches!(dtype.kind(), b'f' | b'i' | b'u' | b'b') {
+        return Err(refused_dtype(leaf, &dtype));
+    }
     let one_scalar = array.len() == 1 && leaf.axes().len() == 1;
     if array.shape() != leaf.shape() && !one_scalar {
         return Err(PyValueError::new_err(format!(
@@ -97,7 +118,6 @@ fn read_array(
             shape_text(leaf.shape())
         )));
     }
-    let dtype = array.dtype();
     if dtype.is_native_byteorder() == Some(false) || !array.is_aligned() {
         return read_array(&native(array)?, leaf, sink);
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyMapping, PyTuple, PyType};
 use serde::{Deserialize, Serialize};
@@ -78,8 +78,12 @@ impl Node {
                     return Err(wrong_nesting(name, value, "a mapping"));
                 };
                 for (key, item) in items {
-                    let inner = mapping.get_item(key).map_err(|_| {
-                        PyValueError::new_err(format!("{name} lacks the key {key:?}"))
+                    let inner = mapping.get_item(key).map_err(|error| {
+                        if error.is_instance_of::<PyKeyError>(value.py()) {
+                            PyValueError::new_err(format!("{name} lacks the key {key:?}"))
+                        } else {
+                            error
+                        }
                     })?;
                     item.walk(&inner, leaves, sink)?;
                 }
@@ -117,7 +121,8 @@ struct Saved {
 
 impl Layout {
     fn leaf(name: String, shape: Vec<usize>, axes: Result<Vec<Axis>>) -> PyResult<Self> {
-        let leaf = Leaf::new(name, shape, axes?)?;
+        let axes = axes.map_err(|error| PyValueError::new_err(format!("{name}: {error}")))?;
+        let leaf = Leaf::new(name, shape, axes)?;
         Ok(Self {
             tree: Node::Leaf(0),
             core: Arc::new(core::Layout::new(vec![leaf])),

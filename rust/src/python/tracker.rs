@@ -9,6 +9,7 @@ use pyo3::types::{PyDict, PyType};
 use super::arguments::{number, optional_whole, whole};
 use super::layout::Layout;
 use crate::drift::{Config, Report, Which};
+use crate::error::Error;
 use crate::snapshot::Snapshot;
 use crate::tracker::{self as core, Observed};
 
@@ -80,6 +81,11 @@ impl PairTracker {
     }
 }
 
+/// The error of a snapshot, with the argument that brought it.
+fn named(error: Error) -> PyErr {
+    PyValueError::new_err(format!("reference: {error}"))
+}
+
 fn which(name: &str) -> PyResult<Which> {
     match name {
         "current" => Ok(Which::Current),
@@ -118,7 +124,10 @@ impl PairTracker {
             history_size: or("history_size", history_size, defaults.history_size)?,
             min_window: or("min_window", min_window, defaults.min_window)?,
         };
-        let snapshot = reference.as_deref().map(Snapshot::from_json).transpose()?;
+        let snapshot = reference
+            .as_deref()
+            .map(|text| Snapshot::from_json(text).map_err(named))
+            .transpose()?;
         let observation = observation.map(|layout| layout.clone());
         let state = core::PairTracker::new(
             observation.as_ref().map(|layout| layout.core.clone()),
