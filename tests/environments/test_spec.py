@@ -1,5 +1,6 @@
 """S2, S3: the wrapper in an environment's specification."""
 
+import copy
 import importlib
 import inspect
 import json
@@ -195,7 +196,7 @@ def test_later_changes_of_an_argument_change_nothing():
 
 
 def test_can_be_named_in_the_specification_that_is_made():
-    spec = gym.spec(ID)
+    spec = copy.deepcopy(gym.spec(ID))  # the registry hands out its own
     spec.additional_wrappers = (
         JointKLDivergenceWrapper.wrapper_spec(window=10, min_window=1, info_prefix="a/"),
         JointKLDivergenceWrapper.wrapper_spec(window=5, min_window=1, info_prefix="b/"),
