@@ -66,6 +66,61 @@ pub enum Error {
     /// More distinct cells than the table can number.
     #[error("more than {0} distinct cells; use fewer bins")]
     TooManyCells(u32),
+    /// A kept token, or a value that counts, is NaN or infinite.
+    #[error("{place} is {value}; expected a finite number (is it masked that should be?)")]
+    NotFinite {
+        /// Argument and index.
+        place: String,
+        /// What arrived.
+        value: f64,
+    },
+    /// The estimate of a token with finite log-probabilities is beyond the largest number.
+    #[error(
+        "{estimator} overflows at {policy} - {reference} = {log_ratio}; expected log-probabilities \
+         that lie closer, or another estimator"
+    )]
+    EstimateOverflow {
+        /// The estimator's name.
+        estimator: &'static str,
+        /// Argument and index.
+        policy: String,
+        /// Argument and index.
+        reference: String,
+        /// Their difference.
+        log_ratio: f64,
+    },
+    /// Every term is finite, but their sum is not.
+    #[error("the sum is beyond the largest number; expected values of smaller size")]
+    SumOverflow,
+    /// A mask holds something that is neither yes nor no.
+    #[error("{place} is {value}; expected a bool, 0 or 1")]
+    MaskValue {
+        /// Argument and index.
+        place: String,
+        /// What arrived.
+        value: f64,
+    },
+    /// A weight of a distribution is negative.
+    #[error("{place} is {value}; expected a number of at least 0")]
+    Negative {
+        /// Argument and index.
+        place: String,
+        /// What arrived.
+        value: f64,
+    },
+    /// Weights that were to be probabilities do not sum to 1.
+    #[error(
+        "{place} sums to {total}; expected probabilities, which sum to 1 within {tolerance:e} \
+         (for counts pass epsilon=)"
+    )]
+    NotNormalised {
+        /// Argument and index.
+        place: String,
+        /// Their sum.
+        total: f64,
+        /// How far from 1 it may be.
+        tolerance: f64,
+    },
     /// A count does not fit 64 bits.
     #[error("a count exceeds 2^64 - 1")]
     CountOverflow,

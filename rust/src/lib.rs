@@ -5,16 +5,21 @@
 //! and a [`PairTracker`] joins the two. The bindings live in `python/`, behind a feature.
 //!
 //! Dependencies point one way: `error <- axis <- layout`, `log_table <- cells <- drift`,
-//! `history <- drift`, and `tracker` on top of both.
+//! `history <- drift`, and `tracker` on top of both. Beside them, for language models:
+//! `estimator <- reduction`, `estimator <- divergence`, and `penalty`.
 #![deny(missing_docs)]
 
 mod axis;
 mod cells;
+mod divergence;
 mod drift;
 mod error;
+mod estimator;
 mod history;
 mod layout;
 mod log_table;
+mod penalty;
+mod reduction;
 mod slots;
 mod snapshot;
 mod tracker;
@@ -23,9 +28,15 @@ mod tracker;
 mod python;
 
 pub use axis::{Axis, Binned};
+pub use divergence::{Weights, divergence, smoothed_divergence};
 pub use drift::{Config, Drift, DriftState, Report, Which};
 pub use error::{Error, Result};
+pub use estimator::Estimator;
 pub use history::{History, HistoryState, Moments};
 pub use layout::{Encoding, Key, Layout, Leaf};
+pub use penalty::{Penalty, PenaltyKind};
+pub use reduction::{
+    BatchTotal, Counts, Estimation, OnNonFinite, Reduction, SequenceTotal, Tokens, place,
+};
 pub use snapshot::{NamedAxis, Snapshot};
 pub use tracker::{Observed, PairTracker, Statistics};

@@ -1,0 +1,448 @@
+//! From per-token estimates to the numbers that are reported: per token, per sequence, per batch.
+//!
+//! What a sequence adds up to depends on its kept tokens and their order alone: they are packed
+//! into blocks before they are summed, so padding, its side and its values change no bit.
+
+use crate::error::{Error, Result};
+use crate::estimator::Estimator;
+
+/// How the estimates of the kept tokens are put together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reduction {
+    /// Not at all: every token's estimate.
+    None,
+    /// The mean of each sequence.
+    PerSequence,
+    /// The sum over all tokens by their number.
+    TokenMean,
+    /// The mean of the means of the sequences.
+    SequenceMean,
+    /// The mean of the sums of the sequences.
+    SequenceSum,
+}
+
+impl Reduction {
+    /// The reduction of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "none" => Ok(Self::None),
+            "per_sequence" => Ok(Self::PerSequence),
+            "token_mean" => Ok(Self::TokenMean),
+            "sequence_mean" => Ok(Self::SequenceMean),
+            "sequence_sum" => Ok(Self::SequenceSum),
+            _ => Err(Error::parameter(
+                "reduction",
+                "'none', 'per_sequence', 'token_mean', 'sequence_mean' or 'sequence_sum'",
+                format!("{name:?}"),
+            )),
+        }
+    }
+}
+
+/// What happens to a kept token whose estimate is not finite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnNonFinite {
+    /// It is an error that names the position.
+    Raise,
+    /// It is left out of sum and count, and counted.
+    Exclude,
+}
+
+impl OnNonFinite {
+    /// The policy of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "raise" => Ok(Self::Raise),
+            "exclude" => Ok(Self::Exclude),
+            _ => Err(Error::parameter(
+                "on_nonfinite",
+                "'raise' or 'exclude'",
+                format!("{name:?}"),
+            )),
+        }
+    }
+}
+
+/// The tokens of one sequence, wherever they lie.
+pub trait Tokens {
+    /// What reading can fail with.
+    type Error: From<Error>;
+
+    /// The number of tokens, masked ones too.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Writes which of the tokens from `start` on are kept.
+    ///
+    /// # Errors
+    /// The mask cannot be read.
+    fn keep(&self, start: usize, keep: &mut [bool]) -> std::result::Result<(), Self::Error>;
+
+    /// Writes policy minus reference log-probability of the tokens from `start` on; what it writes
+    /// where `keep` is false is not used.
+    ///
+    /// # Errors
+    /// A log-probability cannot be read.
+    fn log_ratios(
+        &self,
+        start: usize,
+        keep: &[bool],
+        log_ratios: &mut [f64],
+    ) -> std::result::Result<(), Self::Error>;
+
+    /// Policy and reference log-probability of one token, for messages.
+    ///
+    /// # Errors
+    /// A log-probability cannot be read.
+    fn pair(&self, token: usize) -> std::result::Result<(f64, f64), Self::Error>;
+}
+
+/// Where a value came from, as users would index it.
+#[must_use]
+pub fn place(argument: &str, sequence: Option<usize>, token: usize) -> String {
+    match sequence {
+        Some(sequence) => format!("{argument}[{sequence}][{token}]"),
+        None => format!("{argument}[{token}]"),
+    }
+}
+
+/// A sum of many terms whose rounding errors are carried along (T. J. Dekker 1971).
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum {
+    high: f64,
+    low: f64,
+}
+
+impl Sum {
+    fn add(&mut self, term: f64) {
+        let high = self.high + term;
+        let part = high - self.high;
+        self.low += (self.high - (high - part)) + (term - part);
+        self.high = high;
+    }
+
+    fn value(self) -> f64 {
+        self.high + self.low
+    }
+}
+
+/// What a sequence comes to.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SequenceTotal {
+    sum: Sum,
+    /// Tokens in the sum.
+    pub kept: u64,
+    /// Tokens left out because their estimate is not finite.
+    pub excluded: u64,
+}
+
+impl SequenceTotal {
+    /// The sum of the estimates, in nats.
+    #[must_use]
+    pub fn sum(&self) -> f64 {
+        self.sum.value()
+    }
+
+    /// The mean of the estimates, in nats per token; 0.0 where no token is kept.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        if self.kept == 0 {
+            0.0
+        } else {
+            self.sum.value() / self.kept as f64
+        }
+    }
+}
+
+/// Tokens that are read together.
+const CHUNK: usize = 128;
+/// Tokens that are summed together.
+const BLOCK: usize = 512;
+
+/// Estimates the tokens of sequences, one sequence after the other.
+#[derive(Debug, Clone, Copy)]
+pub struct Estimation {
+    /// What is estimated of each token.
+    pub estimator: Estimator,
+    /// What happens where that is not finite.
+    pub on_nonfinite: OnNonFinite,
+}
+
+impl Estimation {
+    /// The total over the kept tokens of a sequence; `sequence` is its number for messages, `None`
+    /// where there is only one.
+    ///
+    /// # Errors
+    /// A token cannot be read, or is not finite and that is to be raised.
+    #[inline]
+    pub fn total<T: Tokens>(
+        self,
+        tokens: &T,
+        sequence: Option<usize>,
+    ) -> std::result::Result<SequenceTotal, T::Error> {
+        let mut total = SequenceTotal::default();
+        let mut keep = [true; CHUNK];
+        // A full block, and the chunk that overfills it.
+        let mut packed = [0.0; BLOCK + CHUNK];
+        let mut filled = 0;
+        let mut start = 0;
+        while start < tokens.len() {
+            let length = CHUNK.min(tokens.len() - start);
+            let keep = &mut keep[..length];
+            tokens.keep(start, keep)?;
+            filled += read_packed(tokens, start, keep, &mut packed[filled..filled + length])?;
+            start += length;
+            while filled >= BLOCK {
+                let Some(left) = self.add_block(&mut total, &mut packed[..BLOCK]) else {
+                    return Err(self.first_culprit(tokens, sequence));
+                };
+                packed.copy_within(BLOCK..filled, left);
+                filled -= BLOCK - left;
+            }
+        }
+        while filled > 0 {
+            let Some(left) = self.add_block(&mut total, &mut packed[..filled]) else {
+                return Err(self.first_culprit(tokens, sequence));
+            };
+            filled = left;
+        }
+        if total.sum().is_finite() {
+            Ok(total)
+        } else {
+            Err(Error::SumOverflow.into())
+        }
+    }
+
+    /// Adds a block and returns 0; or, if its sum is not finite, moves what is finite to the front,
+    /// adds nothing and returns how many that are. `None` is an error.
+    #[inline]
+    fn add_block(self, total: &mut SequenceTotal, block: &mut [f64]) -> Option<usize> {
+        let sum = self.estimator.sum(block);
+        if sum.is_finite() {
+            total.sum.add(sum);
+            total.kept += block.len() as u64;
+            return Some(0);
+        }
+        if self.on_nonfinite == OnNonFinite::Raise {
+            return None;
+        }
+        self.drop_nonfinite(total, block)
+    }
+
+    #[cold]
+    fn drop_nonfinite(self, total: &mut SequenceTotal, block: &mut [f64]) -> Option<usize> {
+        let mut used = 0;
+        for i in 0..block.len() {
+            if self.estimator.value(block[i]).is_finite() {
+                block[used] = block[i];
+                used += 1;
+            }
+        }
+        total.excluded += (block.len() - used) as u64;
+        // All finite, and yet the sum is not.
+        (used < block.len()).then_some(used)
+    }
+
+    /// The error about the first kept token that is not finite.
+    #[cold]
+    fn first_culprit<T: Tokens>(self, tokens: &T, sequence: Option<usize>) -> T::Error {
+        if self.on_nonfinite == OnNonFinite::Exclude {
+            return Error::SumOverflow.into();
+        }
+        for token in 0..tokens.len() {
+            let mut keep = [true];
+            let checked = tokens.keep(token, &mut keep).and_then(|()| {
+                if keep[0] {
+                    let (policy, reference) = tokens.pair(token)?;
+                    self.checked(policy, reference, sequence, token)?;
+                }
+                Ok(())
+            });
+            if let Err(error) = checked {
+                return error;
+            }
+        }
+        Error::SumOverflow.into()
+    }
+
+    /// The estimate of one kept token.
+    fn checked(
+        self,
+        policy: f64,
+        reference: f64,
+        sequence: Option<usize>,
+        token: usize,
+    ) -> Result<f64> {
+        for (argument, value) in [("policy", policy), ("reference", reference)] {
+            if !value.is_finite() {
+                return Err(Error::NotFinite {
+                    place: place(argument, sequence, token),
+                    value,
+                });
+            }
+        }
+        let value = self.estimator.value(policy - reference);
+        if value.is_finite() {
+            Ok(value)
+        } else {
+            Err(Error::EstimateOverflow {
+                estimator: self.estimator.name(),
+                policy: place("policy", sequence, token),
+                reference: place("reference", sequence, token),
+                log_ratio: policy - reference,
+            })
+        }
+    }
+
+    /// Writes the estimate of every token, 0.0 where it is masked or excluded.
+    ///
+    /// # Errors
+    /// As [`Estimation::total`].
+    ///
+    /// # Panics
+    /// `values` has another length than `tokens`.
+    #[inline]
+    pub fn values<T: Tokens>(
+        self,
+        tokens: &T,
+        sequence: Option<usize>,
+        values: &mut [f64],
+    ) -> std::result::Result<SequenceTotal, T::Error> {
+        assert_eq!(values.len(), tokens.len(), "a value for every token");
+        let mut total = SequenceTotal::default();
+        let mut keep = [true; CHUNK];
+        for (chunk, values) in values.chunks_mut(CHUNK).enumerate() {
+            let start = chunk * CHUNK;
+            let keep = &mut keep[..values.len()];
+            tokens.keep(start, keep)?;
+            tokens.log_ratios(start, keep, values)?;
+            for (value, &kept) in values.iter_mut().zip(&*keep) {
+                // 0 + x, so that no estimate is a negative zero.
+                *value = if kept {
+                    self.estimator.value(*value) + 0.0
+                } else {
+                    0.0
+                };
+            }
+            let kept = keep.iter().filter(|&&kept| kept).count();
+            let finite = values.iter().fold(0.0, |sum, &value| sum + value * 0.0) == 0.0;
+            total.kept += kept as u64;
+            if finite {
+                continue;
+            }
+            if self.on_nonfinite == OnNonFinite::Raise {
+                return Err(self.first_culprit(tokens, sequence));
+            }
+            for value in values {
+                if !value.is_finite() {
+                    *value = 0.0;
+                    total.kept -= 1;
+                    total.excluded += 1;
+                }
+            }
+        }
+        Ok(total)
+    }
+}
+
+/// Writes the log-ratios of the kept tokens one after the other, and returns how many.
+#[inline]
+fn read_packed<T: Tokens>(
+    tokens: &T,
+    start: usize,
+    keep: &[bool],
+    packed: &mut [f64],
+) -> std::result::Result<usize, T::Error> {
+    let kept: u8 = keep.iter().map(|&kept| u8::from(kept)).sum();
+    let kept = usize::from(kept);
+    if kept == 0 {
+        return Ok(0);
+    }
+    if kept == keep.len() {
+        tokens.log_ratios(start, keep, packed)?;
+        return Ok(kept);
+    }
+    let mut log_ratios = [0.0; CHUNK];
+    let log_ratios = &mut log_ratios[..keep.len()];
+    tokens.log_ratios(start, keep, log_ratios)?;
+    let mut next = 0;
+    for (&log_ratio, &kept) in log_ratios.iter().zip(keep) {
+        // Written in any case, and overwritten where it is masked: there is no branch to mispredict.
+        packed[next] = log_ratio;
+        next += usize::from(kept);
+    }
+    Ok(next)
+}
+
+/// How many tokens and sequences a value stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Tokens that entered.
+    pub kept: u64,
+    /// Kept by the mask, but left out because they are not finite.
+    pub excluded: u64,
+    /// Sequences with a token that entered.
+    pub sequences: u64,
+}
+
+/// What a batch comes to.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct BatchTotal {
+    sum: Sum,
+    means: Sum,
+    counts: Counts,
+}
+
+impl BatchTotal {
+    /// Adds a sequence; one without a kept token is left out of the means.
+    pub fn add(&mut self, sequence: &SequenceTotal) {
+        self.counts.excluded += sequence.excluded;
+        if sequence.kept == 0 {
+            return;
+        }
+        self.counts.kept += sequence.kept;
+        self.counts.sequences += 1;
+        self.sum.add(sequence.sum.high);
+        self.sum.add(sequence.sum.low);
+        self.means.add(sequence.mean());
+    }
+
+    /// How many tokens and sequences there were.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// The number for the batch; 0.0 where no token is kept, and for the reductions that keep
+    /// tokens or sequences apart.
+    ///
+    /// # Errors
+    /// It overflows.
+    pub fn value(&self, reduction: Reduction) -> Result<f64> {
+        let (sum, count) = match reduction {
+            Reduction::TokenMean => (self.sum, self.counts.kept),
+            Reduction::SequenceMean => (self.means, self.counts.sequences),
+            Reduction::SequenceSum => (self.sum, self.counts.sequences),
+            Reduction::None | Reduction::PerSequence => return Ok(0.0),
+        };
+        if count == 0 {
+            return Ok(0.0);
+        }
+        let value = sum.value() / count as f64;
+        if value.is_finite() {
+            Ok(value)
+        } else {
+            Err(Error::SumOverflow)
+        }
+    }
+}
