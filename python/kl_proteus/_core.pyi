@@ -7,7 +7,16 @@ from typing import Any, Final, SupportsFloat, SupportsIndex, final
 
 from _typeshed import SupportsGetItem
 
-__all__ = ["DEBUG_BUILD", "VERSION", "Layout", "PairTracker", "merge_snapshots"]
+__all__ = [
+    "DEBUG_BUILD",
+    "VERSION",
+    "Layout",
+    "PairTracker",
+    "kl_divergence",
+    "kl_from_logprobs",
+    "kl_penalties",
+    "merge_snapshots",
+]
 
 DEBUG_BUILD: Final[bool]
 """
@@ -256,6 +265,37 @@ class PairTracker:
         """
         The keys of the waiting observation and action; None where there is none.
         """
+
+def kl_divergence(p: Any, q: Any, *, epsilon: Any | None = None) -> Any:
+    """
+    KL(P || Q) of probabilities, or of counts smoothed by `epsilon`, over the last axis.
+    """
+
+def kl_from_logprobs(
+    policy: Any,
+    reference: Any,
+    mask: Any | None = None,
+    *,
+    estimator: str = "k1",
+    reduction: str = "token_mean",
+    on_nonfinite: str = "raise",
+) -> tuple[Any, int, int, int]:
+    """
+    KL(policy || reference) from log-probabilities: the value, then tokens kept, tokens excluded,
+    and sequences with a kept token.
+    """
+
+def kl_penalties(
+    kl: Any,
+    coefficient: Any,
+    mask: Any | None = None,
+    *,
+    kind: str = "immediate",
+    discount: Any | None = None,
+) -> Any:
+    """
+    Per-token rewards from per-token divergences.
+    """
 
 def merge_snapshots(snapshots: SupportsGetItem[int, str]) -> str:
     """

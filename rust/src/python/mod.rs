@@ -12,13 +12,17 @@
 mod arguments;
 mod arrays;
 mod errors;
+mod estimators;
 mod layout;
+mod sequences;
 mod snapshot;
 mod tracker;
 
 /// The native module of `kl_proteus`.
 #[pyo3::pymodule(name = "_core", module = "kl_proteus")]
 mod module {
+    #[pymodule_export]
+    use super::estimators::{kl_divergence, kl_from_logprobs, kl_penalties};
     #[pymodule_export]
     use super::layout::Layout;
     #[pymodule_export]

@@ -1,0 +1,297 @@
+//! Estimates from log-probabilities, divergences of distributions, and penalties.
+
+use numpy::{PyArray1, PyArrayMethods};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyFloat, PyList};
+
+use super::arguments::number;
+use super::arrays::{Grid, GridView, Role, as_array, shape_text};
+use super::sequences::{ArrayTokens, Batch, MixedTokens, unreadable};
+use crate::divergence::{Weights, divergence, smoothed_divergence};
+use crate::estimator::Estimator;
+use crate::penalty::{Penalty, PenaltyKind};
+use crate::reduction::{BatchTotal, Counts, Estimation, OnNonFinite, Reduction, Tokens};
+
+/// Tokens from which on the interpreter is released: the work then takes tens of microseconds.
+const RELEASE_FROM: usize = 1 << 16;
+
+enum Values {
+    Batch(f64),
+    Sequences(Vec<f64>),
+    /// One sequence after the other.
+    Tokens(Vec<f64>),
+}
+
+/// Runs over the sequences that `open` gives.
+fn estimate<T: Tokens>(
+    estimation: Estimation,
+    reduction: Reduction,
+    sequences: usize,
+    open: impl Fn(usize) -> T,
+    name: impl Fn(usize) -> Option<usize>,
+) -> Result<(Values, Counts), T::Error> {
+    let mut batch = BatchTotal::default();
+    let mut kept_apart = Vec::new();
+    for sequence in 0..sequences {
+        let tokens = open(sequence);
+        let total = if reduction == Reduction::None {
+            let start = kept_apart.len();
+            kept_apart.resize(start + tokens.len(), 0.0);
+            estimation.values(&tokens, name(sequence), &mut kept_apart[start..])?
+        } else {
+            estimation.total(&tokens, name(sequence))?
+        };
+        if reduction == Reduction::PerSequence {
+            kept_apart.push(total.mean());
+        }
+        batch.add(&total);
+    }
+    let values = match reduction {
+        Reduction::None => Values::Tokens(kept_apart),
+        Reduction::PerSequence => Values::Sequences(kept_apart),
+        _ => Values::Batch(batch.value(reduction)?),
+    };
+    Ok((values, batch.counts()))
+}
+
+/// Per-token numbers in the shape of an argument.
+fn in_shape<'py>(
+    py: Python<'py>,
+    values: Vec<f64>,
+    like: &Batch<'_>,
+) -> PyResult<Bound<'py, PyAny>> {
+    match like {
+        Batch::One(_) => Ok(PyArray1::from_vec(py, values).into_any()),
+        Batch::Grid(grid) => {
+            let array = PyArray1::from_vec(py, values);
+            let view = grid.view();
+            Ok(array.reshape([view.rows(), view.columns()])?.into_any())
+        }
+        Batch::Many(rows) => {
+            let list = PyList::empty(py);
+            let mut rest = values.as_slice();
+            for row in rows {
+                // The lists may have changed since; then the arrays show it.
+                let (values, others) = rest.split_at(row.reader().len().min(rest.len()));
+                list.append(PyArray1::from_slice(py, values))?;
+                rest = others;
+            }
+            Ok(list.into_any())
+        }
+    }
+}
+
+/// KL(policy || reference) from log-probabilities: the value, then tokens kept, tokens excluded,
+/// and sequences with a kept token.
+#[pyfunction]
+#[pyo3(signature = (
+    policy, reference, mask=None, *, estimator="k1", reduction="token_mean", on_nonfinite="raise"
+))]
+pub(crate) fn kl_from_logprobs<'py>(
+    py: Python<'py>,
+    policy: &Bound<'py, PyAny>,
+    reference: &Bound<'py, PyAny>,
+    mask: Option<&Bound<'py, PyAny>>,
+    estimator: &str,
+    reduction: &str,
+    on_nonfinite: &str,
+) -> PyResult<(Bound<'py, PyAny>, u64, u64, u64)> {
+    let estimation = Estimation {
+        estimator: Estimator::from_name(estimator)?,
+        on_nonfinite: OnNonFinite::from_name(on_nonfinite)?,
+    };
+    let reduction = Reduction::from_name(reduction)?;
+    let policy = Batch::new("policy", policy, Role::Numbers)?;
+    let reference = Batch::new("reference", reference, Role::Numbers)?;
+    let mask = mask
+        .map(|mask| Batch::new("mask", mask, Role::Mask))
+        .transpose()?;
+    policy.check_alike("policy", &reference, "reference")?;
+    if let Some(mask) = &mask {
+        policy.check_alike("policy", mask, "mask")?;
+    }
+    let one = policy.is_one();
+    let name = |sequence| (!one).then_some(sequence);
+    let mask_view = mask.as_ref().map(Batch::view);
+    let views = (policy.view(), reference.view(), mask_view);
+    let (values, counts) = if let (Some(policy), Some(reference), None | Some(Some(_))) = views {
+        let mask = mask_view.flatten();
+        let run = move || estimate_arrays(estimation, reduction, policy, reference, mask, one);
+        if policy.rows().saturating_mul(policy.columns()) < RELEASE_FROM {
+            run()?
+        } else {
+            py.detach(run)?
+        }
+    } else {
+        let open = |sequence| MixedTokens {
+            policy: policy.reader(sequence),
+            reference: reference.reader(sequence),
+            mask: mask.as_ref().map(|mask| mask.reader(sequence)),
+            sequence: name(sequence),
+        };
+        estimate(estimation, reduction, policy.len(), open, name)?
+    };
+    let value = match values {
+        Values::Batch(value) => PyFloat::new(py, value).into_any(),
+        Values::Sequences(values) => PyArray1::from_vec(py, values).into_any(),
+        Values::Tokens(values) => in_shape(py, values, &policy)?,
+    };
+    Ok((value, counts.kept, counts.excluded, counts.sequences))
+}
+
+fn estimate_arrays(
+    estimation: Estimation,
+    reduction: Reduction,
+    policy: GridView<'_>,
+    reference: GridView<'_>,
+    mask: Option<GridView<'_>>,
+    one: bool,
+) -> crate::error::Result<(Values, Counts)> {
+    let name = |sequence| (!one).then_some(sequence);
+    let open = |sequence| ArrayTokens {
+        policy: policy.row(sequence),
+        reference: reference.row(sequence),
+        mask: mask.map(|mask| mask.row(sequence)),
+        sequence: name(sequence),
+    };
+    estimate(estimation, reduction, policy.rows(), open, name)
+}
+
+/// Per-token rewards from per-token divergences.
+#[pyfunction]
+#[pyo3(signature = (kl, coefficient, mask=None, *, kind="immediate", discount=None))]
+pub(crate) fn kl_penalties<'py>(
+    py: Python<'py>,
+    kl: &Bound<'py, PyAny>,
+    coefficient: &Bound<'py, PyAny>,
+    mask: Option<&Bound<'py, PyAny>>,
+    kind: &str,
+    discount: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let penalty = Penalty::new(
+        PenaltyKind::from_name(kind)?,
+        number("coefficient", coefficient)?,
+        discount.map_or(Ok(1.0), |discount| number("discount", discount))?,
+    )?;
+    let kl = Batch::new("kl", kl, Role::Numbers)?;
+    let mask = mask
+        .map(|mask| Batch::new("mask", mask, Role::Mask))
+        .transpose()?;
+    if let Some(mask) = &mask {
+        kl.check_alike("kl", mask, "mask")?;
+    }
+    let mut rewards = Vec::new();
+    let mut keep = Vec::new();
+    for sequence in 0..kl.len() {
+        let name = (!kl.is_one()).then_some(sequence);
+        let reader = kl.reader(sequence);
+        let start = rewards.len();
+        rewards.resize(start + reader.len(), 0.0);
+        let rewards = &mut rewards[start..];
+        keep.clear();
+        keep.resize(rewards.len(), true);
+        if let Some(mask) = &mask {
+            mask.reader(sequence).flags(("mask", name), 0, &mut keep)?;
+        }
+        reader.numbers(("kl", name), 0, &keep, rewards)?;
+        penalty.apply(rewards, &keep, name)?;
+    }
+    in_shape(py, rewards, &kl)
+}
+
+/// One argument of `kl_divergence`.
+struct Distributions<'py> {
+    name: &'static str,
+    grid: Grid<'py>,
+    values: Vec<f64>,
+    cells: usize,
+}
+
+impl<'py> Distributions<'py> {
+    fn new(name: &'static str, value: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let array = as_array(value).map_err(|error| unreadable(name, value, &error))?;
+        let grid = Grid::new(name, array, Role::Numbers)?;
+        let cells = match grid.shape().last() {
+            Some(&cells) if cells > 0 => cells,
+            _ => {
+                return Err(PyValueError::new_err(format!(
+                    "{name} has shape {}; expected at least one cell along the last axis",
+                    shape_text(grid.shape())
+                )));
+            }
+        };
+        let values = grid.to_vec();
+        Ok(Self {
+            name,
+            grid,
+            values,
+            cells,
+        })
+    }
+
+    fn outer(&self) -> &[usize] {
+        let shape = self.grid.shape();
+        &shape[..shape.len() - 1]
+    }
+
+    /// The vector with this number, or the only one.
+    fn weights(&self, index: usize) -> Weights<'_> {
+        let single = self.outer().is_empty();
+        let start = if single { 0 } else { index * self.cells };
+        Weights {
+            name: self.name,
+            index: (!single).then_some(index),
+            values: &self.values[start..start + self.cells],
+        }
+    }
+
+    /// How far a sum may be from 1: what is lost where the element type rounds.
+    fn tolerance(&self) -> f64 {
+        self.grid.resolution().sqrt().max(1e-6)
+    }
+}
+
+/// KL(P || Q) of probabilities, or of counts smoothed by `epsilon`, over the last axis.
+#[pyfunction]
+#[pyo3(signature = (p, q, *, epsilon=None))]
+pub(crate) fn kl_divergence<'py>(
+    py: Python<'py>,
+    p: &Bound<'py, PyAny>,
+    q: &Bound<'py, PyAny>,
+    epsilon: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let epsilon = epsilon
+        .map(|epsilon| number("epsilon", epsilon))
+        .transpose()?;
+    let p = Distributions::new("p", p)?;
+    let q = Distributions::new("q", q)?;
+    let alike = p.outer() == q.outer() || p.outer().is_empty() || q.outer().is_empty();
+    if p.cells != q.cells || !alike {
+        return Err(PyValueError::new_err(format!(
+            "q has shape {}, and p {}; expected the same shape, or one of them a single vector of \
+             as many cells",
+            shape_text(q.grid.shape()),
+            shape_text(p.grid.shape())
+        )));
+    }
+    let outer = if p.outer().is_empty() {
+        q.outer()
+    } else {
+        p.outer()
+    };
+    let tolerances = (p.tolerance(), q.tolerance());
+    let values = (0..outer.iter().product()).map(|index| {
+        let (p, q) = (p.weights(index), q.weights(index));
+        match epsilon {
+            Some(epsilon) => smoothed_divergence(p, q, epsilon),
+            None => divergence(p, q, tolerances),
+        }
+    });
+    let values = values.collect::<crate::error::Result<Vec<f64>>>()?;
+    if let (&[value], true) = (values.as_slice(), outer.is_empty()) {
+        return Ok(PyFloat::new(py, value).into_any());
+    }
+    let array = PyArray1::from_vec(py, values);
+    Ok(array.reshape(outer.to_vec())?.into_any())
+}

@@ -1,0 +1,440 @@
+//! Batches of sequences: arrays, lists, lists of lists or of arrays, and masks over them.
+
+use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{
+    PyBool, PyBytes, PyComplex, PyFloat, PyInt, PyList, PyString, PyTuple, PyTupleMethods,
+};
+
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+
+use super::arrays::{self, Grid, GridView, Role, Strip, as_array, shape_text, type_name};
+use crate::error::Error;
+use crate::reduction::{Tokens, place};
+
+/// The numbers or flags of one sequence.
+pub(super) enum Row<'py> {
+    List(Bound<'py, PyList>),
+    Array(Grid<'py>),
+}
+
+impl Row<'_> {
+    pub(super) fn reader(&self) -> Reader<'_> {
+        match self {
+            Self::List(list) => Reader::List(list),
+            Self::Array(grid) => Reader::Strip(grid.view().row(0)),
+        }
+    }
+}
+
+/// The sequences of one argument.
+pub(super) enum Batch<'py> {
+    /// A single one: rank 1.
+    One(Row<'py>),
+    /// Each of its own length.
+    Many(Vec<Row<'py>>),
+    /// The rows of an array of rank 2.
+    Grid(Grid<'py>),
+}
+
+impl<'py> Batch<'py> {
+    /// Reads how an argument is laid out, not yet its values.
+    pub(super) fn new(name: &'static str, value: &Bound<'py, PyAny>, role: Role) -> PyResult<Self> {
+        if let Some(list) = as_list(value) {
+            return Self::of_list(name, list, role);
+        }
+        let array = as_array(value).map_err(|error| unreadable(name, value, &error))?;
+        if array.dtype().kind() == b'O' {
+            let plain = array.call_method0("tolist")?;
+            return match plain.cast_into::<PyList>() {
+                Ok(list) => Self::of_list(name, list, role),
+                Err(_) => Err(PyTypeError::new_err(format!(
+                    "{name} is of type {}; expected an array, or lists of numbers",
+                    type_name(value)
+                ))),
+            };
+        }
+        let grid = Grid::new(name, array, role)?;
+        match grid.shape().len() {
+            1 => Ok(Self::One(Row::Array(grid))),
+            2 => Ok(Self::Grid(grid)),
+            _ => Err(PyValueError::new_err(format!(
+                "{name} has shape {}; expected (tokens,) or (sequences, tokens)",
+                shape_text(grid.shape())
+            ))),
+        }
+    }
+
+    fn of_list(name: &str, list: Bound<'py, PyList>, role: Role) -> PyResult<Self> {
+        let nested = match list.get_item(0) {
+            Ok(first) => is_sequence(&first)?,
+            Err(_) => false,
+        };
+        if !nested {
+            return Ok(Self::One(Row::List(list)));
+        }
+        let rows = list.iter().enumerate();
+        let rows = rows.map(|(i, item)| row_of(&format!("{name}[{i}]"), &item, role));
+        Ok(Self::Many(rows.collect::<PyResult<_>>()?))
+    }
+
+    /// The number of sequences.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Many(rows) => rows.len(),
+            Self::Grid(grid) => grid.view().rows(),
+        }
+    }
+
+    /// Whether it is one sequence, and not a batch of one.
+    pub(super) fn is_one(&self) -> bool {
+        matches!(self, Self::One(_))
+    }
+
+    /// Reads one sequence.
+    pub(super) fn reader(&self, sequence: usize) -> Reader<'_> {
+        match self {
+            Self::One(row) => row.reader(),
+            Self::Many(rows) => rows[sequence].reader(),
+            Self::Grid(grid) => Reader::Strip(grid.view().row(sequence)),
+        }
+    }
+
+    /// The memory, where it is a single array.
+    pub(super) fn view(&self) -> Option<GridView<'_>> {
+        match self {
+            Self::One(Row::Array(grid)) | Self::Grid(grid) => Some(grid.view()),
+            Self::One(Row::List(_)) | Self::Many(_) => None,
+        }
+    }
+
+    /// Refuses another argument that has not as many sequences with as many tokens.
+    pub(super) fn check_alike(&self, name: &str, other: &Self, other_name: &str) -> PyResult<()> {
+        if self.is_one() != other.is_one() || self.len() != other.len() {
+            let text = |batch: &Self| match batch {
+                Self::One(row) => format!("one sequence of {} tokens", row.reader().len()),
+                _ => format!("{} sequences", batch.len()),
+            };
+            return Err(PyValueError::new_err(format!(
+                "{other_name} has {}, and {name} {}; expected the same shape",
+                text(other),
+                text(self)
+            )));
+        }
+        for sequence in 0..self.len() {
+            let (got, expected) = (other.reader(sequence).len(), self.reader(sequence).len());
+            if got != expected {
+                let index = if self.is_one() {
+                    String::new()
+                } else {
+                    format!("[{sequence}]")
+                };
+                return Err(PyValueError::new_err(format!(
+                    "{other_name}{index} has {got} tokens, and {name}{index} {expected}; expected \
+                     as many"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A list, or a tuple as a list.
+fn as_list<'py>(value: &Bound<'py, PyAny>) -> Option<Bound<'py, PyList>> {
+    if let Ok(list) = value.cast::<PyList>() {
+        return Some(list.clone());
+    }
+    value.cast::<PyTuple>().ok().map(PyTupleMethods::to_list)
+}
+
+/// Whether an item of a list is a sequence of its own, and not a number.
+fn is_sequence(item: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if item.is_instance_of::<PyFloat>() || item.is_instance_of::<PyInt>() || item.is_none() {
+        return Ok(false);
+    }
+    if item.is_instance_of::<PyList>() || item.is_instance_of::<PyTuple>() {
+        return Ok(true);
+    }
+    if item.is_instance_of::<PyString>() || item.is_instance_of::<PyBytes>() {
+        return Ok(false);
+    }
+    match as_array(item) {
+        Ok(array) => Ok(array.ndim() > 0),
+        Err(error) if error.is_instance_of::<PyException>(item.py()) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn row_of<'py>(name: &str, item: &Bound<'py, PyAny>, role: Role) -> PyResult<Row<'py>> {
+    if let Some(list) = as_list(item) {
+        return Ok(Row::List(list));
+    }
+    if !is_sequence(item)? {
+        return Err(PyTypeError::new_err(format!(
+            "{name} is of type {}; expected a sequence, as the first item is",
+            type_name(item)
+        )));
+    }
+    let array = as_array(item).map_err(|error| unreadable(name, item, &error))?;
+    if array.ndim() != 1 {
+        return Err(PyValueError::new_err(format!(
+            "{name} has shape {}; expected (tokens,)",
+            shape_text(array.shape())
+        )));
+    }
+    if array.dtype().kind() == b'O' {
+        let plain = array.call_method0("tolist")?;
+        return Ok(Row::List(plain.cast_into::<PyList>()?));
+    }
+    Ok(Row::Array(Grid::new(name, array, role)?))
+}
+
+/// The error of an argument that NumPy cannot turn into an array.
+pub(super) fn unreadable(name: &str, value: &Bound<'_, PyAny>, error: &PyErr) -> PyErr {
+    let py = value.py();
+    if !error.is_instance_of::<PyException>(py) {
+        return error.clone_ref(py);
+    }
+    let message = format!(
+        "{name} is of type {} and cannot be read as an array of numbers: {}",
+        type_name(value),
+        error.value(py)
+    );
+    if error.is_instance_of::<PyValueError>(py) {
+        PyValueError::new_err(message)
+    } else {
+        PyTypeError::new_err(message)
+    }
+}
+
+/// A number that is no plain float: an integer, a NumPy scalar, anything with `__float__`.
+fn number(item: &Bound<'_, PyAny>, place: impl Fn() -> String) -> PyResult<f64> {
+    if item.is_instance_of::<PyFloat>() {
+        return item.extract();
+    }
+    let wrong_type = || {
+        PyTypeError::new_err(format!(
+            "{} is of type {}; expected a real number",
+            place(),
+            type_name(item)
+        ))
+    };
+    let refused = item.is_instance_of::<PyBool>()
+        || item.is_instance_of::<PyString>()
+        || item.is_instance_of::<PyBytes>()
+        || item.is_instance_of::<PyComplex>()
+        || is_unreal_scalar(item)?;
+    if refused {
+        return Err(wrong_type());
+    }
+    let py = item.py();
+    item.extract::<f64>().map_err(|error| {
+        if error.is_instance_of::<PyTypeError>(py) {
+            wrong_type()
+        } else if error.is_instance_of::<PyException>(py) {
+            PyValueError::new_err(format!(
+                "{} is no number that fits 64 bits: {}",
+                place(),
+                error.value(py)
+            ))
+        } else {
+            error
+        }
+    })
+}
+
+/// Whether NumPy would turn an item into a float that it is not: a complex number, text, an array.
+fn is_unreal_scalar(item: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static GENERIC: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    if item.is_instance_of::<PyInt>() {
+        return Ok(false);
+    }
+    let generic = GENERIC.import(item.py(), "numpy", "generic")?;
+    if !item.is_instance_of::<PyUntypedArray>() && !item.is_instance(generic)? {
+        return Ok(false);
+    }
+    let array = as_array(item)?;
+    let real = matches!(array.dtype().kind(), b'f' | b'i' | b'u' | b'V');
+    Ok(array.ndim() > 0 || !real)
+}
+
+fn flag(item: &Bound<'_, PyAny>, place: impl Fn() -> String) -> PyResult<bool> {
+    static NUMPY_BOOL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let numpy_bool = NUMPY_BOOL.import(item.py(), "numpy", "bool")?;
+    if item.is_instance_of::<PyBool>() || item.is_instance(numpy_bool)? {
+        return item.is_truthy();
+    }
+    let value = number(item, &place)?;
+    if value == 0.0 || value == 1.0 {
+        return Ok(value == 1.0);
+    }
+    let place = place();
+    Err(Error::MaskValue { place, value }.into())
+}
+
+/// The integers that most masks consist of.
+fn zero_and_one(py: Python<'_>) -> (&Bound<'_, PyInt>, &Bound<'_, PyInt>) {
+    static NUMBERS: PyOnceLock<(Py<PyInt>, Py<PyInt>)> = PyOnceLock::new();
+    let whole = |value: i32| {
+        value
+            .into_pyobject(py)
+            .unwrap_or_else(|never| match never {})
+    };
+    let (zero, one) = NUMBERS.get_or_init(py, || (whole(0).unbind(), whole(1).unbind()));
+    (zero.bind(py), one.bind(py))
+}
+
+/// Reads one sequence.
+#[derive(Clone, Copy)]
+pub(super) enum Reader<'a> {
+    List(&'a Bound<'a, PyList>),
+    Strip(Strip<'a>),
+}
+
+impl Reader<'_> {
+    pub(super) fn len(self) -> usize {
+        match self {
+            Self::List(list) => list.len(),
+            Self::Strip(strip) => strip.len(),
+        }
+    }
+
+    /// Writes the numbers from `start` on; those of a list only where `keep` is true.
+    pub(super) fn numbers(
+        self,
+        (name, sequence): (&str, Option<usize>),
+        start: usize,
+        keep: &[bool],
+        out: &mut [f64],
+    ) -> PyResult<()> {
+        match self {
+            Self::Strip(strip) => strip.numbers(start, out),
+            Self::List(list) => arrays::list_numbers(list, start, keep, out, |item, token| {
+                number(item, || place(name, sequence, token))
+            })?,
+        }
+        Ok(())
+    }
+
+    /// Writes which tokens from `start` on are kept.
+    pub(super) fn flags(
+        self,
+        (name, sequence): (&str, Option<usize>),
+        start: usize,
+        out: &mut [bool],
+    ) -> PyResult<()> {
+        match self {
+            Self::Strip(strip) => strip
+                .keep(start, out)
+                .map_err(|(token, value)| mask_error(name, sequence, token, value).into()),
+            Self::List(list) => {
+                let known = zero_and_one(list.py());
+                arrays::list_flags(list, start, out, known, |item, token| {
+                    flag(item, || place(name, sequence, token))
+                })
+            }
+        }
+    }
+}
+
+fn mask_error(name: &str, sequence: Option<usize>, token: usize, value: f64) -> Error {
+    Error::MaskValue {
+        place: place(name, sequence, token),
+        value,
+    }
+}
+
+/// The tokens of one sequence, from containers of any kind.
+pub(super) struct MixedTokens<'a> {
+    pub(super) policy: Reader<'a>,
+    pub(super) reference: Reader<'a>,
+    pub(super) mask: Option<Reader<'a>>,
+    pub(super) sequence: Option<usize>,
+}
+
+impl Tokens for MixedTokens<'_> {
+    type Error = PyErr;
+
+    fn len(&self) -> usize {
+        self.policy.len()
+    }
+
+    fn keep(&self, start: usize, keep: &mut [bool]) -> PyResult<()> {
+        if let Some(mask) = self.mask {
+            return mask.flags(("mask", self.sequence), start, keep);
+        }
+        keep.fill(true);
+        Ok(())
+    }
+
+    fn log_ratios(&self, start: usize, keep: &[bool], log_ratios: &mut [f64]) -> PyResult<()> {
+        let mut taken = [0.0; 128];
+        for (part, (out, keep)) in log_ratios
+            .chunks_mut(taken.len())
+            .zip(keep.chunks(taken.len()))
+            .enumerate()
+        {
+            let start = start + part * taken.len();
+            let taken = &mut taken[..out.len()];
+            self.policy
+                .numbers(("policy", self.sequence), start, keep, out)?;
+            self.reference
+                .numbers(("reference", self.sequence), start, keep, taken)?;
+            for (out, taken) in out.iter_mut().zip(taken) {
+                *out -= *taken;
+            }
+        }
+        Ok(())
+    }
+
+    fn pair(&self, token: usize) -> PyResult<(f64, f64)> {
+        let (mut policy, mut reference) = ([0.0], [0.0]);
+        self.policy
+            .numbers(("policy", self.sequence), token, &[true], &mut policy)?;
+        self.reference
+            .numbers(("reference", self.sequence), token, &[true], &mut reference)?;
+        Ok((policy[0], reference[0]))
+    }
+}
+
+/// The tokens of one sequence, all from arrays: no Python is needed to read them.
+pub(super) struct ArrayTokens<'a> {
+    pub(super) policy: Strip<'a>,
+    pub(super) reference: Strip<'a>,
+    pub(super) mask: Option<Strip<'a>>,
+    pub(super) sequence: Option<usize>,
+}
+
+impl Tokens for ArrayTokens<'_> {
+    type Error = Error;
+
+    fn len(&self) -> usize {
+        self.policy.len()
+    }
+
+    #[inline]
+    fn keep(&self, start: usize, keep: &mut [bool]) -> Result<(), Error> {
+        if let Some(mask) = self.mask {
+            return mask
+                .keep(start, keep)
+                .map_err(|(token, value)| mask_error("mask", self.sequence, token, value));
+        }
+        keep.fill(true);
+        Ok(())
+    }
+
+    #[inline]
+    fn log_ratios(&self, start: usize, _: &[bool], log_ratios: &mut [f64]) -> Result<(), Error> {
+        self.policy.differences(self.reference, start, log_ratios);
+        Ok(())
+    }
+
+    fn pair(&self, token: usize) -> Result<(f64, f64), Error> {
+        let (mut policy, mut reference) = ([0.0], [0.0]);
+        self.policy.numbers(token, &mut policy);
+        self.reference.numbers(token, &mut reference);
+        Ok((policy[0], reference[0]))
+    }
+}
