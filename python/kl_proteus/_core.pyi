@@ -275,7 +275,6 @@ def kl_from_logprobs(
     policy: Any,
     reference: Any,
     mask: Any | None = None,
-    *,
     estimator: str = "k1",
     reduction: str = "token_mean",
     on_nonfinite: str = "raise",

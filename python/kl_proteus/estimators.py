@@ -169,11 +169,6 @@ def kl_from_logprobs(
             result overflows.
     """
     value, kept, excluded, sequences = _core.kl_from_logprobs(
-        policy,
-        reference,
-        mask,
-        estimator=estimator,
-        reduction=reduction,
-        on_nonfinite=on_nonfinite,
+        policy, reference, mask, estimator, reduction, on_nonfinite
     )
     return (value, TokenCounts(kept, excluded, sequences)) if return_counts else value

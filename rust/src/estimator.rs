@@ -1,5 +1,7 @@
 //! What one token says about KL(policy || reference), from the log-ratio of its probabilities.
 
+#![allow(clippy::inline_always)] // What is not inlined does not get wide registers.
+
 use crate::error::{Error, Result};
 
 /// An estimator of KL(policy || reference) on a token sampled from the policy, in nats.
@@ -60,41 +62,82 @@ impl Estimator {
     }
 
     /// The sum of the estimates.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn sum(self, log_ratios: &[f64]) -> f64 {
+        let mut lanes = [0.0; LANES];
+        let (groups, rest) = log_ratios.as_chunks::<LANES>();
+        for group in groups {
+            let mut group = *group;
+            self.replace_group(&mut group);
+            for i in 0..LANES {
+                lanes[i] += group[i];
+            }
+        }
+        for (lane, &l) in lanes.iter_mut().zip(rest) {
+            *lane += self.value(l);
+        }
+        let [a, b, c, d, e, f, g, h] = lanes;
+        ((a + b) + (c + d)) + ((e + f) + (g + h))
+    }
+
+    /// Replaces every log-ratio by its estimate.
+    #[inline(always)]
+    pub(crate) fn replace(self, log_ratios: &mut [f64]) {
+        let (groups, rest) = log_ratios.as_chunks_mut::<LANES>();
+        for group in groups {
+            self.replace_group(group);
+        }
+        for l in rest {
+            *l = self.value(*l);
+        }
+    }
+
+    /// The loops are spelled out: closures given to `map` would not get wide registers.
+    #[inline(always)]
+    fn replace_group(self, group: &mut [f64; LANES]) {
         match self {
-            Self::K1 => sum_in_lanes(log_ratios, |l| l),
-            Self::Abs => sum_in_lanes(log_ratios, f64::abs),
-            Self::K2 => sum_in_lanes(log_ratios, k2),
-            Self::K3 => sum_in_lanes(log_ratios, |l| exp_remainder(-l)),
+            Self::K1 => {}
+            Self::Abs => {
+                for l in group {
+                    *l = l.abs();
+                }
+            }
+            Self::K2 => {
+                for l in group {
+                    *l = k2(*l);
+                }
+            }
+            Self::K3 => replace_by_k3(group),
         }
     }
 }
 
-#[inline]
+/// Log-ratios that are worked on together, so that the compiler can use vector registers. Their
+/// number is fixed, so that every machine adds in the same order.
+const LANES: usize = 8;
+
+#[inline(always)]
 fn k2(log_ratio: f64) -> f64 {
     // Halved first, so that it does not overflow before the value does.
     0.5 * log_ratio * log_ratio
 }
 
-const LANES: usize = 8;
-
-/// The lanes are independent, so that the compiler can use vector registers; their number is
-/// fixed, so that every machine rounds alike.
-#[inline]
-fn sum_in_lanes(log_ratios: &[f64], value: impl Fn(f64) -> f64) -> f64 {
-    let mut lanes = [0.0; LANES];
-    let (groups, rest) = log_ratios.as_chunks::<LANES>();
-    for group in groups {
-        for (lane, &l) in lanes.iter_mut().zip(group) {
-            *lane += value(l);
+/// The shorter way, where it serves all of them, gives the same bits.
+#[inline(always)]
+fn replace_by_k3(group: &mut [f64; LANES]) {
+    let mut far = 0;
+    for l in &*group {
+        far |= u8::from(l.abs() > NEAR);
+    }
+    if far == 0 {
+        for l in group {
+            *l = near_exp_remainder(-*l);
+        }
+    } else {
+        for l in group {
+            *l = exp_remainder(-*l);
         }
     }
-    for (lane, &l) in lanes.iter_mut().zip(rest) {
-        *lane += value(l);
-    }
-    let [a, b, c, d, e, f, g, h] = lanes;
-    ((a + b) + (c + d)) + ((e + f) + (g + h))
 }
 
 /// 1/2!, 1/3!, ..., 1/14!: the remainder after them is below 1e-16 of the sum for |r| <= ln(2)/2.
@@ -119,7 +162,7 @@ const TAYLOR: [f64; 13] = [
 /// With x = n ln(2) + r, |r| <= ln(2)/2, and q = exp(r) - 1 - r as a series: where n is 0 the
 /// result is q, so nothing cancels; elsewhere it is at least 0.05 and 2^n (r + q) + (2^n - 1) - x
 /// serves. There are no branches, so that the compiler can use vector registers.
-#[inline]
+#[inline(always)]
 pub(crate) fn exp_remainder(x: f64) -> f64 {
     // ln(2) in two parts; the first has trailing zeros, so its products with n are exact.
     const LN_2_HIGH: f64 = 0.693_147_180_369_123_8;
@@ -135,21 +178,25 @@ pub(crate) fn exp_remainder(x: f64) -> f64 {
     let n = rounded - ROUNDER;
     let scale = f64::from_bits(rounded.to_bits().wrapping_add(1023) << 52);
     let r = (bounded - n * LN_2_HIGH) - n * LN_2_LOW;
-    let q = r * r * series(r);
+    let q = near_exp_remainder(r);
     let whole = scale * (r + q) + (scale - 1.0) - x;
     if n == 0.0 { q } else { whole }
 }
 
-/// The sum of `TAYLOR[k]` r^k, in short dependency chains.
-#[inline]
-fn series(r: f64) -> f64 {
-    let pair = |k: usize| TAYLOR[k] + r * TAYLOR[k + 1];
+/// A little less than ln(2)/2, up to where the series is used alone.
+const NEAR: f64 = 0.3465;
+
+/// exp(r) - 1 - r for |r| <= ln(2)/2: r^2 times the sum of `TAYLOR[k]` r^k, in short dependency
+/// chains.
+#[inline(always)]
+fn near_exp_remainder(r: f64) -> f64 {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m] = TAYLOR;
     let r2 = r * r;
     let r4 = r2 * r2;
-    let low = pair(0) + r2 * pair(2);
-    let middle = pair(4) + r2 * pair(6);
-    let high = pair(8) + r2 * pair(10) + r4 * TAYLOR[12];
-    low + r4 * (middle + r4 * high)
+    let low = (a + r * b) + r2 * (c + r * d);
+    let middle = (e + r * f) + r2 * (g + r * h);
+    let high = (i + r * j) + r2 * (k + r * l) + r4 * m;
+    r2 * (low + r4 * (middle + r4 * high))
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 //! What a sequence adds up to depends on its kept tokens and their order alone: they are packed
 //! into blocks before they are summed, so padding, its side and its values change no bit.
 
+#![allow(clippy::inline_always)] // What is not inlined does not get wide registers.
+
 use crate::error::{Error, Result};
 use crate::estimator::Estimator;
 
@@ -184,7 +186,7 @@ impl Estimation {
     ///
     /// # Errors
     /// A token cannot be read, or is not finite and that is to be raised.
-    #[inline]
+    #[inline(always)]
     pub fn total<T: Tokens>(
         self,
         tokens: &T,
@@ -225,7 +227,7 @@ impl Estimation {
 
     /// Adds a block and returns 0; or, if its sum is not finite, moves what is finite to the front,
     /// adds nothing and returns how many that are. `None` is an error.
-    #[inline]
+    #[inline(always)]
     fn add_block(self, total: &mut SequenceTotal, block: &mut [f64]) -> Option<usize> {
         let sum = self.estimator.sum(block);
         if sum.is_finite() {
@@ -311,7 +313,7 @@ impl Estimation {
     ///
     /// # Panics
     /// `values` has another length than `tokens`.
-    #[inline]
+    #[inline(always)]
     pub fn values<T: Tokens>(
         self,
         tokens: &T,
@@ -327,13 +329,10 @@ impl Estimation {
             tokens.keep(start, keep)?;
             tokens.log_ratios(start, keep, values)?;
             for (value, &kept) in values.iter_mut().zip(&*keep) {
-                // 0 + x, so that no estimate is a negative zero.
-                *value = if kept {
-                    self.estimator.value(*value) + 0.0
-                } else {
-                    0.0
-                };
+                // Equal log-probabilities: every estimate of them is 0.
+                *value = if kept { *value } else { 0.0 };
             }
+            self.estimator.replace(values);
             let kept = keep.iter().filter(|&&kept| kept).count();
             let finite = values.iter().fold(0.0, |sum, &value| sum + value * 0.0) == 0.0;
             total.kept += kept as u64;
@@ -356,7 +355,7 @@ impl Estimation {
 }
 
 /// Writes the log-ratios of the kept tokens one after the other, and returns how many.
-#[inline]
+#[inline(always)]
 fn read_packed<T: Tokens>(
     tokens: &T,
     start: usize,

@@ -1,5 +1,8 @@
 //! Reads the scalars of a Python value: the only file that touches array memory.
-#![allow(unsafe_code)]
+#![allow(
+    unsafe_code,
+    clippy::inline_always, // What is not inlined does not get wide registers.
+)]
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -405,6 +408,18 @@ impl<'a> GridView<'a> {
     }
 }
 
+/// The same as `f16::to_f64`, without branches, so that a loop can use vector registers.
+#[inline(always)]
+fn half_to_double(x: f16) -> f64 {
+    let bits = u32::from(x.to_bits());
+    let (sign, exponent, rest) = ((bits & 0x8000) << 16, bits & 0x7c00, (bits & 0x7fff) << 13);
+    // The exponents are biased by 15 and by 127; subnormal numbers become normal in passing.
+    let finite = f32::from_bits(rest) * f32::from_bits((127 + 127 - 15) << 23);
+    let special = f32::from_bits(rest | 0x7f80_0000);
+    let magnitude = if exponent == 0x7c00 { special } else { finite };
+    f64::from(f32::from_bits(magnitude.to_bits() | sign))
+}
+
 /// Elements of one type at equal distances.
 #[derive(Clone, Copy)]
 pub(super) struct Strip<'a> {
@@ -425,7 +440,7 @@ impl Strip<'_> {
     }
 
     /// Converts the elements from `start` on. The caller has matched `T` to the element.
-    #[inline]
+    #[inline(always)]
     fn gather<T: Copy, O>(self, start: usize, out: &mut [O], convert: impl Fn(T) -> O) {
         assert!(start <= self.length && out.len() <= self.length - start);
         let first = self
@@ -448,10 +463,10 @@ impl Strip<'_> {
     }
 
     /// Writes the numbers from `start` on.
-    #[inline]
+    #[inline(always)]
     pub(super) fn numbers(self, start: usize, out: &mut [f64]) {
         match self.element {
-            Element::F16 => self.gather(start, out, f16::to_f64),
+            Element::F16 => self.gather(start, out, half_to_double),
             Element::F32 => self.gather(start, out, |x: f32| f64::from(x)),
             Element::F64 => self.gather(start, out, |x: f64| x),
             Element::Bool | Element::U8 => self.gather(start, out, |x: u8| f64::from(x)),
@@ -461,7 +476,7 @@ impl Strip<'_> {
     }
 
     /// Writes the numbers from `start` on minus those of another strip.
-    #[inline]
+    #[inline(always)]
     pub(super) fn differences(self, other: Self, start: usize, out: &mut [f64]) {
         let same = self.element == other.element && self.is_contiguous() && other.is_contiguous();
         match self.element {
@@ -485,7 +500,7 @@ impl Strip<'_> {
     }
 
     /// The caller has matched `T` to the elements of both, which are contiguous.
-    #[inline]
+    #[inline(always)]
     fn subtract<T: Copy>(
         self,
         other: Self,
@@ -504,7 +519,7 @@ impl Strip<'_> {
 
     /// Writes which tokens from `start` on are kept; the error is the place and value of an element
     /// that is neither 0 nor 1.
-    #[inline]
+    #[inline(always)]
     pub(super) fn keep(
         self,
         start: usize,
@@ -533,7 +548,7 @@ impl Strip<'_> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn select<T: Copy + PartialEq>(
         self,
         start: usize,
@@ -552,55 +567,149 @@ impl Strip<'_> {
     }
 }
 
-/// Whether nothing but a read of a float happens: no Python code, so no borrowed item can go.
-#[inline]
-fn is_plain_float(item: *mut ffi::PyObject) -> bool {
-    // SAFETY: the callers pass live objects.
-    unsafe { ffi::Py_TYPE(item) == &raw mut ffi::PyFloat_Type }
+/// A loop worth wide vector registers. `run` and all that it calls in its inner loops must be
+/// `#[inline(always)]` to gain from them.
+pub(super) trait Loop {
+    type Output;
+    fn run(self) -> Self::Output;
 }
 
-/// Calls `take` with each item of a list from `start` on, as long as the flag with it is true.
+/// Runs a loop with wide vector registers where the machine has them. No operations are fused, so
+/// results are the same on every machine.
+#[inline]
+pub(super) fn with_wide_registers<L: Loop>(work: L) -> L::Output {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx2")]
+        fn wide<L: Loop>(work: L) -> L::Output {
+            work.run()
+        }
+        if std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: the machine has what `wide` is compiled for.
+            return unsafe { wide(work) };
+        }
+    }
+    work.run()
+}
+
+/// How CPython lays out a float.
+#[repr(C)]
+struct FloatObject {
+    head: ffi::PyObject,
+    value: f64,
+}
+
+/// How CPython lays out a list.
+#[repr(C)]
+struct ListObject {
+    head: ffi::PyObject,
+    size: ffi::Py_ssize_t,
+    items: *const *mut ffi::PyObject,
+    allocated: ffi::Py_ssize_t,
+}
+
+/// Whether floats and lists are laid out as above.
 ///
-/// `plain` gets the bare pointer, must not run Python code, and says whether it was enough.
+/// The stable ABI reaches their contents by a function call an item, which is most of the time of
+/// reading a list. CPython has kept both layouts for as long as that ABI exists, but does not
+/// promise them: so they are compared once, and elsewhere the functions are called.
+fn has_known_layout(py: Python<'_>) -> bool {
+    static KNOWN: PyOnceLock<bool> = PyOnceLock::new();
+    *KNOWN.get_or_init(py, || compare_layout(py).unwrap_or(false))
+}
+
+fn compare_layout(py: Python<'_>) -> PyResult<bool> {
+    let basic_size = |object: Bound<'_, PyAny>| {
+        let size = object.get_type().getattr("__basicsize__")?;
+        size.extract::<usize>()
+    };
+    let list = PyList::empty(py);
+    if basic_size(PyFloat::new(py, 0.0).into_any())? != size_of::<FloatObject>()
+        || basic_size(list.clone().into_any())? != size_of::<ListObject>()
+    {
+        return Ok(false);
+    }
+    // Long enough to be moved a few times.
+    for i in 0..100_u8 {
+        let value = f64::from(i).sqrt() - 5.0;
+        list.append(PyFloat::new(py, value))?;
+        for (at, item) in list.iter().enumerate() {
+            // SAFETY: both are as large as the structures; `items` is followed only where the
+            // length is where it was expected, and within it.
+            let same = unsafe {
+                let raw = &*list.as_ptr().cast::<ListObject>();
+                raw.size == isize::from(i) + 1
+                    && raw.allocated >= raw.size
+                    && raw.items.add(at).read() == item.as_ptr()
+                    && (*item.as_ptr().cast::<FloatObject>()).value == item.extract::<f64>()?
+            };
+            if !same {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// What an item of a list is to its reader.
+enum Item<O> {
+    /// Read, without running Python code.
+    Plain(O),
+    Other,
+}
+
+/// Reads the items of a list from `start` on; where `keep` is false, only what is plain.
+///
+/// `plain` gets the bare pointer and must not run Python code.
 #[inline]
 fn each_item<O>(
     list: &Bound<'_, PyList>,
     start: usize,
     keep: &[bool],
     out: &mut [O],
-    plain: impl Fn(*mut ffi::PyObject) -> Option<O>,
+    plain: impl Fn(*mut ffi::PyObject) -> Item<O>,
     any: impl Fn(&Bound<'_, PyAny>, usize) -> PyResult<O>,
 ) -> PyResult<()> {
+    let known = has_known_layout(list.py());
+    let get = |index: usize| {
+        if known {
+            // SAFETY: the layout was compared. The list is read anew for each item, because `any`
+            // may have changed it.
+            unsafe {
+                let raw = list.as_ptr().cast::<ListObject>();
+                if index.cast_signed() < (*raw).size {
+                    return (*raw).items.add(index).read();
+                }
+            }
+        }
+        // SAFETY: `list` is a list; an index out of range gives NULL and an error.
+        unsafe { ffi::PyList_GetItem(list.as_ptr(), index.cast_signed()) }
+    };
     // Where there is no interpreter lock, the list's own keeps its items in place.
     with_critical_section(list, || {
         for (i, (out, &keep)) in out.iter_mut().zip(keep).enumerate() {
-            if !keep {
-                continue;
-            }
-            // SAFETY: `list` is a list; indices out of range give NULL. The item is borrowed, and
-            // nothing runs before it is read or owned.
-            let item = unsafe { ffi::PyList_GetItem(list.as_ptr(), (start + i).cast_signed()) };
+            // Borrowed: nothing runs before it is read or owned.
+            let item = get(start + i);
             if item.is_null() {
                 drop(PyErr::take(list.py()));
                 return Err(PyValueError::new_err(
                     "a list became shorter while it was read; expected it to stay as it is",
                 ));
             }
-            *out = match plain(item) {
-                Some(value) => value,
+            if let Item::Plain(value) = plain(item) {
+                *out = value;
+            } else if keep {
                 // SAFETY: it is not NULL; `from_borrowed_ptr` takes a reference of its own.
-                None => any(
-                    &unsafe { Bound::from_borrowed_ptr(list.py(), item) },
-                    start + i,
-                )?,
-            };
+                let item = unsafe { Bound::from_borrowed_ptr(list.py(), item) };
+                *out = any(&item, start + i)?;
+            }
         }
         Ok(())
     })
 }
 
-/// Writes the numbers of a list from `start` on, where `keep` is true; `any` reads what is no plain
-/// float.
+/// Writes the numbers of a list from `start` on; `any` reads what is no plain float, where `keep`
+/// is true.
 pub(super) fn list_numbers(
     list: &Bound<'_, PyList>,
     start: usize,
@@ -608,14 +717,27 @@ pub(super) fn list_numbers(
     out: &mut [f64],
     any: impl Fn(&Bound<'_, PyAny>, usize) -> PyResult<f64>,
 ) -> PyResult<()> {
-    // SAFETY: reading a plain float cannot fail.
-    let plain = |item| is_plain_float(item).then(|| unsafe { ffi::PyFloat_AsDouble(item) });
+    let known = has_known_layout(list.py());
+    let plain = |item: *mut ffi::PyObject| {
+        // SAFETY: the item is alive, and its layout was compared; a float itself, not of a subtype,
+        // can be read without running Python code.
+        unsafe {
+            if ffi::Py_TYPE(item) != &raw mut ffi::PyFloat_Type {
+                Item::Other
+            } else if known {
+                Item::Plain((*item.cast::<FloatObject>()).value)
+            } else {
+                Item::Plain(ffi::PyFloat_AsDouble(item))
+            }
+        }
+    };
     each_item(list, start, keep, out, plain, any)
 }
 
 const ALL: [bool; 128] = [true; 128];
 
-/// Writes the flags of a list from `start` on; `any` reads what is no bool.
+/// Writes the flags of a list from `start` on; `any` reads what is neither a bool nor one of the
+/// given integers.
 pub(super) fn list_flags(
     list: &Bound<'_, PyList>,
     start: usize,
@@ -627,12 +749,14 @@ pub(super) fn list_flags(
     let (yes, no) = unsafe { (ffi::Py_True(), ffi::Py_False()) };
     let (zero, one) = (zero.as_ptr(), one.as_ptr());
     let plain = |item| {
-        if item == yes || item == one {
-            Some(true)
-        } else if item == no || item == zero {
-            Some(false)
+        // Without branches: masks are hard to predict.
+        let (is_yes, is_one) = (item == yes, item == one);
+        let known =
+            u8::from(is_yes) | u8::from(is_one) | u8::from(item == no) | u8::from(item == zero);
+        if known == 0 {
+            Item::Other
         } else {
-            None
+            Item::Plain(u8::from(is_yes) | u8::from(is_one) != 0)
         }
     };
     for (part, out) in out.chunks_mut(ALL.len()).enumerate() {

@@ -1,12 +1,14 @@
 //! Estimates from log-probabilities, divergences of distributions, and penalties.
 
+#![allow(clippy::inline_always)] // What is not inlined does not get wide registers.
+
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyList};
 
 use super::arguments::number;
-use super::arrays::{Grid, GridView, Role, as_array, shape_text};
+use super::arrays::{Grid, GridView, Loop, Role, as_array, shape_text, with_wide_registers};
 use super::sequences::{ArrayTokens, Batch, MixedTokens, unreadable};
 use crate::divergence::{Weights, divergence, smoothed_divergence};
 use crate::estimator::Estimator;
@@ -23,36 +25,45 @@ enum Values {
     Tokens(Vec<f64>),
 }
 
-/// Runs over the sequences that `open` gives.
-fn estimate<T: Tokens>(
+/// The estimates of all sequences that `open` gives.
+struct Estimate<O, N> {
     estimation: Estimation,
     reduction: Reduction,
     sequences: usize,
-    open: impl Fn(usize) -> T,
-    name: impl Fn(usize) -> Option<usize>,
-) -> Result<(Values, Counts), T::Error> {
-    let mut batch = BatchTotal::default();
-    let mut kept_apart = Vec::new();
-    for sequence in 0..sequences {
-        let tokens = open(sequence);
-        let total = if reduction == Reduction::None {
-            let start = kept_apart.len();
-            kept_apart.resize(start + tokens.len(), 0.0);
-            estimation.values(&tokens, name(sequence), &mut kept_apart[start..])?
-        } else {
-            estimation.total(&tokens, name(sequence))?
-        };
-        if reduction == Reduction::PerSequence {
-            kept_apart.push(total.mean());
+    open: O,
+    name: N,
+}
+
+impl<T: Tokens, O: Fn(usize) -> T, N: Fn(usize) -> Option<usize>> Loop for Estimate<O, N> {
+    type Output = Result<(Values, Counts), T::Error>;
+
+    #[inline(always)]
+    fn run(self) -> Self::Output {
+        let mut batch = BatchTotal::default();
+        let mut kept_apart = Vec::new();
+        for sequence in 0..self.sequences {
+            let tokens = (self.open)(sequence);
+            let name = (self.name)(sequence);
+            let total = if self.reduction == Reduction::None {
+                let start = kept_apart.len();
+                kept_apart.resize(start + tokens.len(), 0.0);
+                self.estimation
+                    .values(&tokens, name, &mut kept_apart[start..])?
+            } else {
+                self.estimation.total(&tokens, name)?
+            };
+            if self.reduction == Reduction::PerSequence {
+                kept_apart.push(total.mean());
+            }
+            batch.add(&total);
         }
-        batch.add(&total);
+        let values = match self.reduction {
+            Reduction::None => Values::Tokens(kept_apart),
+            Reduction::PerSequence => Values::Sequences(kept_apart),
+            _ => Values::Batch(batch.value(self.reduction)?),
+        };
+        Ok((values, batch.counts()))
     }
-    let values = match reduction {
-        Reduction::None => Values::Tokens(kept_apart),
-        Reduction::PerSequence => Values::Sequences(kept_apart),
-        _ => Values::Batch(batch.value(reduction)?),
-    };
-    Ok((values, batch.counts()))
 }
 
 /// Per-token numbers in the shape of an argument.
@@ -86,7 +97,7 @@ fn in_shape<'py>(
 /// and sequences with a kept token.
 #[pyfunction]
 #[pyo3(signature = (
-    policy, reference, mask=None, *, estimator="k1", reduction="token_mean", on_nonfinite="raise"
+    policy, reference, mask=None, estimator="k1", reduction="token_mean", on_nonfinite="raise"
 ))]
 pub(crate) fn kl_from_logprobs<'py>(
     py: Python<'py>,
@@ -130,7 +141,13 @@ pub(crate) fn kl_from_logprobs<'py>(
             mask: mask.as_ref().map(|mask| mask.reader(sequence)),
             sequence: name(sequence),
         };
-        estimate(estimation, reduction, policy.len(), open, name)?
+        with_wide_registers(Estimate {
+            estimation,
+            reduction,
+            sequences: policy.len(),
+            open,
+            name,
+        })?
     };
     let value = match values {
         Values::Batch(value) => PyFloat::new(py, value).into_any(),
@@ -155,7 +172,13 @@ fn estimate_arrays(
         mask: mask.map(|mask| mask.row(sequence)),
         sequence: name(sequence),
     };
-    estimate(estimation, reduction, policy.rows(), open, name)
+    with_wide_registers(Estimate {
+        estimation,
+        reduction,
+        sequences: policy.rows(),
+        open,
+        name,
+    })
 }
 
 /// Per-token rewards from per-token divergences.

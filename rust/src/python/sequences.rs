@@ -1,5 +1,7 @@
 //! Batches of sequences: arrays, lists, lists of lists or of arrays, and masks over them.
 
+#![allow(clippy::inline_always)] // What is not inlined does not get wide registers.
+
 use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -414,7 +416,7 @@ impl Tokens for ArrayTokens<'_> {
         self.policy.len()
     }
 
-    #[inline]
+    #[inline(always)]
     fn keep(&self, start: usize, keep: &mut [bool]) -> Result<(), Error> {
         if let Some(mask) = self.mask {
             return mask
@@ -425,7 +427,7 @@ impl Tokens for ArrayTokens<'_> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn log_ratios(&self, start: usize, _: &[bool], log_ratios: &mut [f64]) -> Result<(), Error> {
         self.policy.differences(self.reference, start, log_ratios);
         Ok(())
