@@ -306,7 +306,8 @@ impl Estimation {
         }
     }
 
-    /// Writes the estimate of every token, 0.0 where it is masked or excluded.
+    /// Writes the estimate of every token, 0.0 where it is masked or excluded; the total has the
+    /// counts, and no sum.
     ///
     /// # Errors
     /// As [`Estimation::total`].
@@ -442,6 +443,126 @@ impl BatchTotal {
             Ok(value)
         } else {
             Err(Error::SumOverflow)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Log-ratios with their mask.
+    struct Row(Vec<(f64, bool)>);
+
+    impl Tokens for Row {
+        type Error = Error;
+
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn keep(&self, start: usize, keep: &mut [bool]) -> Result<()> {
+            for (keep, token) in keep.iter_mut().zip(&self.0[start..]) {
+                *keep = token.1;
+            }
+            Ok(())
+        }
+
+        fn log_ratios(&self, start: usize, _: &[bool], log_ratios: &mut [f64]) -> Result<()> {
+            for (log_ratio, token) in log_ratios.iter_mut().zip(&self.0[start..]) {
+                *log_ratio = token.0;
+            }
+            Ok(())
+        }
+
+        fn pair(&self, token: usize) -> Result<(f64, f64)> {
+            Ok((self.0[token].0, 0.0))
+        }
+    }
+
+    const ESTIMATORS: [Estimator; 4] =
+        [Estimator::K1, Estimator::Abs, Estimator::K2, Estimator::K3];
+
+    fn estimation(estimator: Estimator, on_nonfinite: OnNonFinite) -> Estimation {
+        Estimation {
+            estimator,
+            on_nonfinite,
+        }
+    }
+
+    fn noise(i: usize) -> f64 {
+        (i as f64 * 12.9898).sin() * 1.7
+    }
+
+    #[test]
+    fn masked_and_excluded_tokens_change_no_bit() {
+        // Lengths around the chunk and the block, and gaps that never align with either.
+        for length in [0, 1, 127, 128, 129, 511, 512, 513, 640, 1100, 2500] {
+            for gap in [2, 3, 7, 150] {
+                let dense = Row((0..length).map(|i| (noise(i), true)).collect());
+                let mut gappy = Vec::new();
+                let mut broken = Vec::new();
+                for (i, &token) in dense.0.iter().enumerate() {
+                    if i % gap == 0 {
+                        gappy.extend([(f64::NAN, false); 5]);
+                        broken.extend([(f64::NAN, true), (f64::INFINITY, true)]);
+                    }
+                    gappy.push(token);
+                    broken.push(token);
+                }
+                for estimator in ESTIMATORS {
+                    let raise = estimation(estimator, OnNonFinite::Raise);
+                    let exclude = estimation(estimator, OnNonFinite::Exclude);
+                    let expected = raise.total(&dense, None).unwrap();
+                    let masked = raise.total(&Row(gappy.clone()), None).unwrap();
+                    let excluded = exclude.total(&Row(broken.clone()), None).unwrap();
+                    for got in [masked, excluded] {
+                        assert_eq!(got.sum().to_bits(), expected.sum().to_bits());
+                        assert_eq!(got.kept, length as u64);
+                    }
+                    assert_eq!(excluded.excluded, (broken.len() - length) as u64);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_culprit_is_named() {
+        let mut row: Vec<(f64, bool)> = (0..1000).map(|i| (noise(i), true)).collect();
+        row[3] = (f64::NAN, false);
+        row[700].0 = f64::NEG_INFINITY;
+        row[800].0 = f64::NAN;
+        let raise = estimation(Estimator::K3, OnNonFinite::Raise);
+        let error = Error::NotFinite {
+            place: "policy[2][700]".into(),
+            value: f64::NEG_INFINITY,
+        };
+        let row = Row(row);
+        assert_eq!(raise.total(&row, Some(2)).unwrap_err(), error);
+        let mut values = vec![0.0; 1000];
+        assert_eq!(raise.values(&row, Some(2), &mut values).unwrap_err(), error);
+    }
+
+    #[test]
+    fn values_are_those_that_are_summed() {
+        let row = Row((0..1000).map(|i| (noise(i), i % 3 != 0)).collect());
+        for estimator in ESTIMATORS {
+            let raise = estimation(estimator, OnNonFinite::Raise);
+            let mut values = vec![9.0; 1000];
+            let total = raise.values(&row, None, &mut values).unwrap();
+            let sum = raise.total(&row, None).unwrap();
+            assert_eq!(total.kept, sum.kept);
+            assert!((values.iter().sum::<f64>() - sum.sum()).abs() < 1e-11);
+            assert_eq!(values[0], 0.0);
+        }
+    }
+
+    #[test]
+    fn sums_of_the_largest_numbers_are_refused() {
+        let row = Row(vec![(f64::MAX, true); 2000]);
+        for on_nonfinite in [OnNonFinite::Raise, OnNonFinite::Exclude] {
+            let largest = estimation(Estimator::K1, on_nonfinite);
+            assert_eq!(largest.total(&row, None).unwrap_err(), Error::SumOverflow);
         }
     }
 }

@@ -247,7 +247,6 @@ impl<'py> Grid<'py> {
     /// Any array of real numbers, or of a mask; copied only where its elements are of a kind that
     /// is not read in place. `name` is how messages call it.
     pub(super) fn new(name: &str, array: Bound<'py, PyUntypedArray>, role: Role) -> PyResult<Self> {
-        refuse_hidden_mask(name, &array)?;
         let dtype = array.dtype();
         let direct = match (dtype.kind(), dtype.itemsize(), role) {
             (b'f', 2, _) => Some(Element::F16),
@@ -348,21 +347,6 @@ fn is_real(dtype: &Bound<'_, PyArrayDescr>) -> PyResult<bool> {
         }
         _ => Ok(false),
     }
-}
-
-/// Refuses a masked array, whose mask would be lost.
-fn refuse_hidden_mask(name: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
-    static MASKED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let py = array.py();
-    if array.is_exact_instance_of::<PyUntypedArray>()
-        || !array.is_instance(MASKED.import(py, "numpy.ma", "MaskedArray")?)?
-    {
-        return Ok(());
-    }
-    Err(PyTypeError::new_err(format!(
-        "{name} is a numpy.ma.MaskedArray; expected a plain array (pass its data, and the negation \
-         of its mask as mask=)"
-    )))
 }
 
 /// The memory of an array of rank 1 or 2, to be read without the interpreter.

@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyList};
 
 use super::arguments::number;
-use super::arrays::{Grid, GridView, Loop, Role, as_array, shape_text, with_wide_registers};
-use super::sequences::{ArrayTokens, Batch, MixedTokens, unreadable};
+use super::arrays::{Grid, GridView, Loop, Role, shape_text, with_wide_registers};
+use super::sequences::{ArrayTokens, Batch, MixedTokens, to_array};
 use crate::divergence::{Weights, divergence, smoothed_divergence};
 use crate::estimator::Estimator;
 use crate::penalty::{Penalty, PenaltyKind};
@@ -83,8 +83,7 @@ fn in_shape<'py>(
             let list = PyList::empty(py);
             let mut rest = values.as_slice();
             for row in rows {
-                // The lists may have changed since; then the arrays show it.
-                let (values, others) = rest.split_at(row.reader().len().min(rest.len()));
+                let (values, others) = rest.split_at(row.reader().len());
                 list.append(PyArray1::from_slice(py, values))?;
                 rest = others;
             }
@@ -233,8 +232,7 @@ struct Distributions<'py> {
 
 impl<'py> Distributions<'py> {
     fn new(name: &'static str, value: &Bound<'py, PyAny>) -> PyResult<Self> {
-        let array = as_array(value).map_err(|error| unreadable(name, value, &error))?;
-        let grid = Grid::new(name, array, Role::Numbers)?;
+        let grid = Grid::new(name, to_array(name, value)?, Role::Numbers)?;
         let cells = match grid.shape().last() {
             Some(&cells) if cells > 0 => cells,
             _ => {

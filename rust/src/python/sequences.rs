@@ -17,14 +17,20 @@ use crate::reduction::{Tokens, place};
 
 /// The numbers or flags of one sequence.
 pub(super) enum Row<'py> {
-    List(Bound<'py, PyList>),
+    /// With its length when it was checked, so that a change meanwhile does not go unnoticed.
+    List(Bound<'py, PyList>, usize),
     Array(Grid<'py>),
 }
 
-impl Row<'_> {
+impl<'py> Row<'py> {
+    fn of_list(list: Bound<'py, PyList>) -> Self {
+        let length = list.len();
+        Self::List(list, length)
+    }
+
     pub(super) fn reader(&self) -> Reader<'_> {
         match self {
-            Self::List(list) => Reader::List(list),
+            Self::List(list, length) => Reader::List(list, *length),
             Self::Array(grid) => Reader::Strip(grid.view().row(0)),
         }
     }
@@ -46,7 +52,7 @@ impl<'py> Batch<'py> {
         if let Some(list) = as_list(value) {
             return Self::of_list(name, list, role);
         }
-        let array = as_array(value).map_err(|error| unreadable(name, value, &error))?;
+        let array = to_array(name, value)?;
         if array.dtype().kind() == b'O' {
             let plain = array.call_method0("tolist")?;
             return match plain.cast_into::<PyList>() {
@@ -74,7 +80,7 @@ impl<'py> Batch<'py> {
             Err(_) => false,
         };
         if !nested {
-            return Ok(Self::One(Row::List(list)));
+            return Ok(Self::One(Row::of_list(list)));
         }
         let rows = list.iter().enumerate();
         let rows = rows.map(|(i, item)| row_of(&format!("{name}[{i}]"), &item, role));
@@ -108,7 +114,7 @@ impl<'py> Batch<'py> {
     pub(super) fn view(&self) -> Option<GridView<'_>> {
         match self {
             Self::One(Row::Array(grid)) | Self::Grid(grid) => Some(grid.view()),
-            Self::One(Row::List(_)) | Self::Many(_) => None,
+            Self::One(Row::List(..)) | Self::Many(_) => None,
         }
     }
 
@@ -171,7 +177,7 @@ fn is_sequence(item: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 fn row_of<'py>(name: &str, item: &Bound<'py, PyAny>, role: Role) -> PyResult<Row<'py>> {
     if let Some(list) = as_list(item) {
-        return Ok(Row::List(list));
+        return Ok(Row::of_list(list));
     }
     if !is_sequence(item)? {
         return Err(PyTypeError::new_err(format!(
@@ -179,7 +185,7 @@ fn row_of<'py>(name: &str, item: &Bound<'py, PyAny>, role: Role) -> PyResult<Row
             type_name(item)
         )));
     }
-    let array = as_array(item).map_err(|error| unreadable(name, item, &error))?;
+    let array = to_array(name, item)?;
     if array.ndim() != 1 {
         return Err(PyValueError::new_err(format!(
             "{name} has shape {}; expected (tokens,)",
@@ -188,13 +194,33 @@ fn row_of<'py>(name: &str, item: &Bound<'py, PyAny>, role: Role) -> PyResult<Row
     }
     if array.dtype().kind() == b'O' {
         let plain = array.call_method0("tolist")?;
-        return Ok(Row::List(plain.cast_into::<PyList>()?));
+        return Ok(Row::of_list(plain.cast_into::<PyList>()?));
     }
     Ok(Row::Array(Grid::new(name, array, role)?))
 }
 
+/// An argument as an array; a masked array is refused, because its mask would be lost.
+pub(super) fn to_array<'py>(
+    name: &str,
+    value: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyUntypedArray>> {
+    static MASKED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = value.py();
+    // `numpy.ma` is imported only where it can matter.
+    if value.is_instance_of::<PyUntypedArray>()
+        && !value.is_exact_instance_of::<PyUntypedArray>()
+        && value.is_instance(MASKED.import(py, "numpy.ma", "MaskedArray")?)?
+    {
+        return Err(PyTypeError::new_err(format!(
+            "{name} is a numpy.ma.MaskedArray; expected a plain array (pass its data, and the \
+             negation of its mask as mask=)"
+        )));
+    }
+    as_array(value).map_err(|error| unreadable(name, value, &error))
+}
+
 /// The error of an argument that NumPy cannot turn into an array.
-pub(super) fn unreadable(name: &str, value: &Bound<'_, PyAny>, error: &PyErr) -> PyErr {
+fn unreadable(name: &str, value: &Bound<'_, PyAny>, error: &PyErr) -> PyErr {
     let py = value.py();
     if !error.is_instance_of::<PyException>(py) {
         return error.clone_ref(py);
@@ -291,14 +317,14 @@ fn zero_and_one(py: Python<'_>) -> (&Bound<'_, PyInt>, &Bound<'_, PyInt>) {
 /// Reads one sequence.
 #[derive(Clone, Copy)]
 pub(super) enum Reader<'a> {
-    List(&'a Bound<'a, PyList>),
+    List(&'a Bound<'a, PyList>, usize),
     Strip(Strip<'a>),
 }
 
 impl Reader<'_> {
     pub(super) fn len(self) -> usize {
         match self {
-            Self::List(list) => list.len(),
+            Self::List(_, length) => length,
             Self::Strip(strip) => strip.len(),
         }
     }
@@ -313,7 +339,7 @@ impl Reader<'_> {
     ) -> PyResult<()> {
         match self {
             Self::Strip(strip) => strip.numbers(start, out),
-            Self::List(list) => arrays::list_numbers(list, start, keep, out, |item, token| {
+            Self::List(list, _) => arrays::list_numbers(list, start, keep, out, |item, token| {
                 number(item, || place(name, sequence, token))
             })?,
         }
@@ -331,7 +357,7 @@ impl Reader<'_> {
             Self::Strip(strip) => strip
                 .keep(start, out)
                 .map_err(|(token, value)| mask_error(name, sequence, token, value).into()),
-            Self::List(list) => {
+            Self::List(list, _) => {
                 let known = zero_and_one(list.py());
                 arrays::list_flags(list, start, out, known, |item, token| {
                     flag(item, || place(name, sequence, token))

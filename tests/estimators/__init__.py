@@ -1,0 +1,1 @@
+"""Estimates of the divergence of language models, held to their slow twin and to known numbers."""
