@@ -84,6 +84,9 @@ pub trait Tokens {
         self.len() == 0
     }
 
+    /// Whether there is a mask; without one, `keep` is not called.
+    fn is_masked(&self) -> bool;
+
     /// Writes which of the tokens from `start` on are kept.
     ///
     /// # Errors
@@ -201,7 +204,9 @@ impl Estimation {
         while start < tokens.len() {
             let length = CHUNK.min(tokens.len() - start);
             let keep = &mut keep[..length];
-            tokens.keep(start, keep)?;
+            if tokens.is_masked() {
+                tokens.keep(start, keep)?;
+            }
             filled += read_packed(tokens, start, keep, &mut packed[filled..filled + length])?;
             start += length;
             while filled >= BLOCK {
@@ -262,29 +267,37 @@ impl Estimation {
             return Error::SumOverflow.into();
         }
         for token in 0..tokens.len() {
-            let mut keep = [true];
-            let checked = tokens.keep(token, &mut keep).and_then(|()| {
-                if keep[0] {
-                    let (policy, reference) = tokens.pair(token)?;
-                    self.checked(policy, reference, sequence, token)?;
-                }
-                Ok(())
-            });
-            if let Err(error) = checked {
+            if let Err(error) = self.check(tokens, sequence, token) {
                 return error;
             }
         }
         Error::SumOverflow.into()
     }
 
-    /// The estimate of one kept token.
-    fn checked(
+    fn check<T: Tokens>(
+        self,
+        tokens: &T,
+        sequence: Option<usize>,
+        token: usize,
+    ) -> std::result::Result<(), T::Error> {
+        let mut keep = [true];
+        if tokens.is_masked() {
+            tokens.keep(token, &mut keep)?;
+        }
+        if keep[0] {
+            let (policy, reference) = tokens.pair(token)?;
+            self.check_pair(policy, reference, sequence, token)?;
+        }
+        Ok(())
+    }
+
+    fn check_pair(
         self,
         policy: f64,
         reference: f64,
         sequence: Option<usize>,
         token: usize,
-    ) -> Result<f64> {
+    ) -> Result<()> {
         for (argument, value) in [("policy", policy), ("reference", reference)] {
             if !value.is_finite() {
                 return Err(Error::NotFinite {
@@ -293,17 +306,15 @@ impl Estimation {
                 });
             }
         }
-        let value = self.estimator.value(policy - reference);
-        if value.is_finite() {
-            Ok(value)
-        } else {
-            Err(Error::EstimateOverflow {
-                estimator: self.estimator.name(),
-                policy: place("policy", sequence, token),
-                reference: place("reference", sequence, token),
-                log_ratio: policy - reference,
-            })
+        if self.estimator.value(policy - reference).is_finite() {
+            return Ok(());
         }
+        Err(Error::EstimateOverflow {
+            estimator: self.estimator.name(),
+            policy: place("policy", sequence, token),
+            reference: place("reference", sequence, token),
+            log_ratio: policy - reference,
+        })
     }
 
     /// Writes the estimate of every token, 0.0 where it is masked or excluded; the total has the
@@ -327,7 +338,9 @@ impl Estimation {
         for (chunk, values) in values.chunks_mut(CHUNK).enumerate() {
             let start = chunk * CHUNK;
             let keep = &mut keep[..values.len()];
-            tokens.keep(start, keep)?;
+            if tokens.is_masked() {
+                tokens.keep(start, keep)?;
+            }
             tokens.log_ratios(start, keep, values)?;
             for (value, &kept) in values.iter_mut().zip(&*keep) {
                 // Equal log-probabilities: every estimate of them is 0.
@@ -363,14 +376,20 @@ fn read_packed<T: Tokens>(
     keep: &[bool],
     packed: &mut [f64],
 ) -> std::result::Result<usize, T::Error> {
-    let kept: u8 = keep.iter().map(|&kept| u8::from(kept)).sum();
-    let kept = usize::from(kept);
-    if kept == 0 {
-        return Ok(0);
-    }
-    if kept == keep.len() {
-        tokens.log_ratios(start, keep, packed)?;
-        return Ok(kept);
+    // One number a chunk, so that the loop can use vector registers.
+    let flags = if tokens.is_masked() {
+        let both = |(all, any), &kept| (all & u8::from(kept), any | u8::from(kept));
+        keep.iter().fold((1, 0), both)
+    } else {
+        (1, 1)
+    };
+    match flags {
+        (_, 0) => return Ok(0),
+        (1, _) => {
+            tokens.log_ratios(start, keep, packed)?;
+            return Ok(keep.len());
+        }
+        _ => {}
     }
     let mut log_ratios = [0.0; CHUNK];
     let log_ratios = &mut log_ratios[..keep.len()];
@@ -459,6 +478,10 @@ mod tests {
 
         fn len(&self) -> usize {
             self.0.len()
+        }
+
+        fn is_masked(&self) -> bool {
+            self.0.iter().any(|token| !token.1)
         }
 
         fn keep(&self, start: usize, keep: &mut [bool]) -> Result<()> {

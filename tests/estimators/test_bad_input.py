@@ -44,7 +44,7 @@ class Broken:
         (np.array([[-1.0, NAN]]), np.zeros((1, 2)), None, ValueError, r"policy\[0\]\[1\] is NaN"),
         ([1e308], [-1e308], None, ValueError, r"k1 overflows at policy\[0\] - reference\[0\]"),
         ([1e308, 1e308], [0.0, 0.0], None, ValueError, "the sum is beyond"),
-        ([-1.0, 10**400], [0.0, 0.0], None, ValueError, r"policy\[1\] is no number that fits"),
+        ([-1.0, 10**400], [0.0, 0.0], None, ValueError, r"policy\[1\] cannot be read as a number"),
         # Types of items.
         ([-1.0, "x"], [0.0, 0.0], None, TypeError, r"policy\[1\] is of type str; expected a real"),
         ([-1.0, None], [0.0, 0.0], None, TypeError, r"policy\[1\] is of type NoneType"),

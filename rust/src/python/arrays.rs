@@ -564,11 +564,21 @@ pub(super) trait Loop {
 pub(super) fn with_wide_registers<L: Loop>(work: L) -> L::Output {
     #[cfg(target_arch = "x86_64")]
     {
+        use std::arch::is_x86_feature_detected as has;
+
+        #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw")]
+        fn widest<L: Loop>(work: L) -> L::Output {
+            work.run()
+        }
         #[target_feature(enable = "avx2")]
         fn wide<L: Loop>(work: L) -> L::Output {
             work.run()
         }
-        if std::arch::is_x86_feature_detected!("avx2") {
+        if has!("avx512f") && has!("avx512vl") && has!("avx512dq") && has!("avx512bw") {
+            // SAFETY: the machine has what `widest` is compiled for.
+            return unsafe { widest(work) };
+        }
+        if has!("avx2") {
             // SAFETY: the machine has what `wide` is compiled for.
             return unsafe { wide(work) };
         }

@@ -263,7 +263,7 @@ fn number(item: &Bound<'_, PyAny>, place: impl Fn() -> String) -> PyResult<f64> 
             wrong_type()
         } else if error.is_instance_of::<PyException>(py) {
             PyValueError::new_err(format!(
-                "{} is no number that fits 64 bits: {}",
+                "{} cannot be read as a number of 64 bits: {}",
                 place(),
                 error.value(py)
             ))
@@ -389,12 +389,14 @@ impl Tokens for MixedTokens<'_> {
         self.policy.len()
     }
 
+    fn is_masked(&self) -> bool {
+        self.mask.is_some()
+    }
+
     fn keep(&self, start: usize, keep: &mut [bool]) -> PyResult<()> {
-        if let Some(mask) = self.mask {
-            return mask.flags(("mask", self.sequence), start, keep);
-        }
-        keep.fill(true);
-        Ok(())
+        self.mask.map_or(Ok(()), |mask| {
+            mask.flags(("mask", self.sequence), start, keep)
+        })
     }
 
     fn log_ratios(&self, start: usize, keep: &[bool], log_ratios: &mut [f64]) -> PyResult<()> {
@@ -443,14 +445,16 @@ impl Tokens for ArrayTokens<'_> {
     }
 
     #[inline(always)]
+    fn is_masked(&self) -> bool {
+        self.mask.is_some()
+    }
+
+    #[inline(always)]
     fn keep(&self, start: usize, keep: &mut [bool]) -> Result<(), Error> {
-        if let Some(mask) = self.mask {
-            return mask
-                .keep(start, keep)
-                .map_err(|(token, value)| mask_error("mask", self.sequence, token, value));
-        }
-        keep.fill(true);
-        Ok(())
+        self.mask.map_or(Ok(()), |mask| {
+            mask.keep(start, keep)
+                .map_err(|(token, value)| mask_error("mask", self.sequence, token, value))
+        })
     }
 
     #[inline(always)]
