@@ -6,12 +6,21 @@ The native module of `kl_proteus`.
 from typing import Any, Final, SupportsFloat, SupportsIndex, final
 
 from _typeshed import SupportsGetItem
+from typing_extensions import disjoint_base
 
 __all__ = [
     "DEBUG_BUILD",
     "VERSION",
+    "AdaptiveKLController",
+    "CoefficientController",
+    "FixedKLController",
     "Layout",
+    "PIDKLController",
+    "PPOPenaltyController",
     "PairTracker",
+    "ScheduledKLController",
+    "ThresholdKLController",
+    "controller_from_json",
     "kl_divergence",
     "kl_from_logprobs",
     "kl_penalties",
@@ -27,6 +36,152 @@ VERSION: Final[str]
 """
 Version of the library.
 """
+
+@final
+class AdaptiveKLController(CoefficientController):
+    """
+    The proportional rule: coef *= 1 + clip(KL/target - 1, -clip, clip) * n_steps / horizon.
+
+    It is not additive: one update of 512 steps is not two of 256. `update` refuses
+    clip * n_steps >= horizon, which could turn the coefficient negative.
+
+    Source: Ziegler et al. 2019, arXiv:1909.08593, section 2.2 (clip 0.2; a gain of 0.1 an
+    update). The form with n_steps / horizon is that of its code and of the trainers that took
+    it over.
+
+    Args:
+        init_kl_coef: The coefficient to begin with, within the bounds.
+        target: The divergence aimed at, in `unit`, above 0.
+        horizon: Steps over which an error of 1 would double the coefficient, above 0.
+        clip: Largest relative error that counts, above 0.
+        min_value: Smallest coefficient, above 0.
+        max_value: Largest coefficient.
+        unit: What divergences are measured in: "nats/token", "nats/sequence" or "nats/step".
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: An argument is out of its range, or init_kl_coef outside the bounds.
+    """
+    def __new__(
+        cls,
+        /,
+        init_kl_coef: SupportsFloat | SupportsIndex,
+        target: SupportsFloat | SupportsIndex,
+        horizon: SupportsFloat | SupportsIndex,
+        *,
+        clip: SupportsFloat | SupportsIndex = ...,
+        min_value: SupportsFloat | SupportsIndex = ...,
+        max_value: SupportsFloat | SupportsIndex = ...,
+        unit: str = ...,
+    ) -> AdaptiveKLController: ...
+    @property
+    def horizon(self, /) -> float:
+        """
+        Steps over which an error of 1 would double the coefficient.
+        """
+
+@disjoint_base
+class CoefficientController:
+    """
+    What every controller of a KL coefficient has; it cannot be made on its own.
+    """
+    def __reduce__(self, /) -> tuple[Any, tuple[str]]: ...
+    def __repr__(self, /) -> str: ...
+    @property
+    def last_change(self, /) -> dict[str, Any] | None:
+        """
+        What the last update measured, compared and did; None before the first.
+
+        Returns:
+            A dict with `measured` (the value or mean that was compared), `target`, `ratio`
+            (measured / target), `error` (the clipped relative error, None for band rules),
+            `n_steps`, `before` and `after` (the coefficient), `action` ("up", "down" or "hold"),
+            `bounded` (whether a bound cut the change short), `reason` ("fixed", "above_target",
+            "below_target", "at_target", "above_band", "below_band", "inside_band",
+            "window_not_full" or "warm_up") and `unit`.
+        """
+    def load_state_dict(self, /, state: "dict[str, Any]") -> None:
+        """
+        Continues from what `state_dict` of a controller of the same kind returned.
+
+        Args:
+            state: The dict; its parameters must be those of this controller, except for the
+                initial coefficient, on which nothing depends any more.
+
+        Raises:
+            TypeError: It is no dict of JSON values.
+            ValueError: It is another controller's state, or none at all. Nothing is changed then.
+        """
+    @property
+    def max_value(self, /) -> float:
+        """
+        Largest coefficient.
+        """
+    @property
+    def min_value(self, /) -> float:
+        """
+        Smallest coefficient.
+        """
+    def state_dict(self, /) -> "dict[str, Any]":
+        """
+        All that is needed to continue bit for bit: a versioned dict that JSON can hold.
+        """
+    @property
+    def target(self, /) -> float | None:
+        """
+        The divergence aimed at, in `unit`; None for a constant coefficient.
+        """
+    @property
+    def unit(self, /) -> str:
+        """
+        Unit of the divergences and of the target: nats/token, nats/sequence or nats/step.
+        """
+    def update(self, /, current: "Any", n_steps: SupportsIndex = ...) -> float:
+        """
+        Adapts to a divergence that was measured under the coefficient in force.
+
+        Args:
+            current: The divergence in `unit`, any finite number: an estimate may be negative.
+            n_steps: How many episodes or sequences it stands for; 0 changes nothing.
+
+        Returns:
+            The new coefficient.
+
+        Raises:
+            TypeError: An argument is of another type.
+            ValueError: current is NaN or infinite, or n_steps is negative or too large for the
+                rule. Nothing is changed then.
+        """
+    @property
+    def value(self, /) -> float:
+        """
+        The coefficient in force.
+        """
+
+@final
+class FixedKLController(CoefficientController):
+    """
+    A constant coefficient.
+
+    Args:
+        kl_coef: The coefficient; 0.0 (no penalty) or within the bounds.
+        min_value: Smallest coefficient besides 0.0.
+        max_value: Largest coefficient.
+        unit: What divergences are measured in: "nats/token", "nats/sequence" or "nats/step".
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: An argument is out of its range.
+    """
+    def __new__(
+        cls,
+        /,
+        kl_coef: SupportsFloat | SupportsIndex,
+        *,
+        min_value: SupportsFloat | SupportsIndex = ...,
+        max_value: SupportsFloat | SupportsIndex = ...,
+        unit: str = ...,
+    ) -> FixedKLController: ...
 
 @final
 class Layout:
@@ -131,6 +286,110 @@ class Layout:
         """
         The layout as JSON.
         """
+
+@final
+class PIDKLController(CoefficientController):
+    """
+    A PID rule on the logarithm of the coefficient.
+
+    With e = clip(KL/target - 1, -clip, clip), dt = n_steps / horizon, and I the integral of e::
+
+        log coef += kp e dt + ki (I dt + e dt^2 / 2) + kd (e - previous e)        I += e dt
+
+    The coefficient itself accumulates, so kp alone has no lasting error: it is
+    `AdaptiveKLController` in exponential form, which no n_steps turns negative. kd damps the
+    swing that a policy which answers late causes; ki removes the lasting error under a pressure
+    that keeps growing. I stands still while the error is clipped, and while a bound holds the
+    coefficient and the error pushes outwards. While e stays the same, steps are additive: one
+    update of 512 is two of 256, up to rounding.
+
+    Source: the proportional term and the clip are those of Ziegler et al. 2019, arXiv:1909.08593,
+    section 2.2. The other terms follow Stooke et al. 2020, arXiv:2007.03964, who call the update
+    that accumulates (here kp) integral control, and damp it with what is kd here. The default kd
+    and ki are derived, not published: near the optimum KL goes as coef^-2, which makes the loop
+    gain g = 2; if the policy follows with a lag of T = 1 horizon, the damping ratio is
+    (1 + g kd) / (2 sqrt(g kp T)), 0.35 without kd and 1/sqrt(2) with kd = 0.5, and
+    ki < kp (1 + g kd) / T = 2 is stable, of which 0.2 is a tenth.
+
+    Args:
+        init_kl_coef: The coefficient to begin with, within the bounds.
+        target: The divergence aimed at, in `unit`, above 0.
+        horizon: Steps that make one unit of time, above 0.
+        kp: Gain of the error, from 0 to 1e6.
+        ki: Gain of its integral, from 0 to 1e6.
+        kd: Gain of its change, from 0 to 1e6.
+        clip: Largest relative error that counts, above 0, at most 1e6.
+        min_value: Smallest coefficient, above 0.
+        max_value: Largest coefficient.
+        unit: What divergences are measured in: "nats/token", "nats/sequence" or "nats/step".
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: An argument is out of its range, or init_kl_coef outside the bounds.
+    """
+    def __new__(
+        cls,
+        /,
+        init_kl_coef: SupportsFloat | SupportsIndex,
+        target: SupportsFloat | SupportsIndex,
+        horizon: SupportsFloat | SupportsIndex,
+        *,
+        kp: SupportsFloat | SupportsIndex = ...,
+        ki: SupportsFloat | SupportsIndex = ...,
+        kd: SupportsFloat | SupportsIndex = ...,
+        clip: SupportsFloat | SupportsIndex = ...,
+        min_value: SupportsFloat | SupportsIndex = ...,
+        max_value: SupportsFloat | SupportsIndex = ...,
+        unit: str = ...,
+    ) -> PIDKLController: ...
+    @property
+    def horizon(self, /) -> float:
+        """
+        Steps that make one unit of time.
+        """
+
+@final
+class PPOPenaltyController(CoefficientController):
+    """
+    The band rule: times `increase_factor` above the band, times `decrease_factor` below it.
+
+    KL > high * target and KL < low * target are strict; in between the coefficient holds. One
+    update is one adaptation, whatever n_steps is: feed it the mean of a batch, not each of its
+    minibatches.
+
+    Source: Schulman et al. 2017, arXiv:1707.06347, section 4 (1.5 and 1/1.5, doubling and
+    halving). Other published variants are arguments: high=2.0, low=0.5 with factors 1.5 and
+    0.5, or high=1.3, low=0.7 with 1.5 and 1/1.5.
+
+    Args:
+        init_kl_coef: The coefficient to begin with, within the bounds.
+        target: The divergence aimed at, in `unit`, above 0.
+        high: Upper border of the band, in multiples of the target.
+        low: Lower border of the band, in multiples of the target, from 0 to `high`.
+        increase_factor: At least 1.
+        decrease_factor: Above 0, at most 1.
+        min_value: Smallest coefficient, above 0.
+        max_value: Largest coefficient.
+        unit: What divergences are measured in: "nats/token", "nats/sequence" or "nats/step".
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: An argument is out of its range, or init_kl_coef outside the bounds.
+    """
+    def __new__(
+        cls,
+        /,
+        init_kl_coef: SupportsFloat | SupportsIndex,
+        target: SupportsFloat | SupportsIndex,
+        *,
+        high: SupportsFloat | SupportsIndex = ...,
+        low: SupportsFloat | SupportsIndex = ...,
+        increase_factor: SupportsFloat | SupportsIndex = ...,
+        decrease_factor: SupportsFloat | SupportsIndex = ...,
+        min_value: SupportsFloat | SupportsIndex = ...,
+        max_value: SupportsFloat | SupportsIndex = ...,
+        unit: str = ...,
+    ) -> PPOPenaltyController: ...
 
 @final
 class PairTracker:
@@ -265,6 +524,115 @@ class PairTracker:
         """
         The keys of the waiting observation and action; None where there is none.
         """
+
+@final
+class ScheduledKLController(CoefficientController):
+    """
+    A ramp into another controller, or into a constant.
+
+    For `warmup_steps` the coefficient goes from `start` to that of the controller; the steps
+    are the sum of n_steps, so a ramp in one update is the ramp in many. What is measured
+    meanwhile does not reach the controller: it came about under another coefficient. An update
+    that crosses the end of the ramp belongs to it as a whole; from the next one on the
+    controller adapts.
+
+    Args:
+        controller: Any other controller of this module, of which a copy is taken, or the number
+            of a constant coefficient.
+        warmup_steps: Length of the ramp in the unit of n_steps; 0 for none.
+        start: The coefficient at the start, within the bounds; None for `min_value`.
+        shape: "linear", or "cosine" for a ramp without a corner at either end.
+        min_value: Smallest coefficient (default 1e-8), where `controller` is a number.
+        max_value: Largest coefficient (default 1e4), where `controller` is a number.
+        unit: As elsewhere (default "nats/token"), where `controller` is a number.
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: An argument is out of its range, the controller has a schedule itself, or
+            bounds or a unit are given for a controller that has its own.
+    """
+    def __new__(
+        cls,
+        /,
+        controller: "CoefficientController | float",
+        warmup_steps: SupportsIndex,
+        *,
+        start: "float | None" = None,
+        shape: str = ...,
+        min_value: "float | None" = None,
+        max_value: "float | None" = None,
+        unit: "str | None" = None,
+    ) -> ScheduledKLController: ...
+    @property
+    def controller(self, /) -> CoefficientController:
+        """
+        A copy of the controller behind the ramp.
+        """
+    @property
+    def steps(self, /) -> int:
+        """
+        Steps of the ramp that are done, at most `warmup_steps`.
+        """
+    @property
+    def warmup_steps(self, /) -> int:
+        """
+        Length of the ramp.
+        """
+
+@final
+class ThresholdKLController(CoefficientController):
+    """
+    The band rule on the mean of the last `window` values, once there are that many.
+
+    `update` takes a number, or a sequence whose values all join the window, oldest first,
+    before one adaptation; an empty one is no measurement. The mean is that of the exact sum, so
+    it does not depend on values that have left.
+
+    Source: the rule of the drop-in `KLControllerBase`, whose factors, bounds and band these
+    are; its form is that of Schulman et al. 2017, arXiv:1707.06347, section 4.
+
+    Args:
+        init_kl_coef: The coefficient to begin with, within the bounds.
+        target: The divergence aimed at, in `unit`, above 0.
+        window: Values in the mean, from 1 to 2^32 - 1.
+        high: Upper border of the band, in multiples of the target.
+        low: Lower border of the band, in multiples of the target, from 0 to `high`.
+        increase_factor: At least 1.
+        decrease_factor: Above 0, at most 1.
+        keep_outside: Accept an initial coefficient outside the bounds, 0.0 included, and keep
+            it until the window is full.
+        min_value: Smallest coefficient, above 0.
+        max_value: Largest coefficient.
+        unit: What divergences are measured in: "nats/token", "nats/sequence" or "nats/step".
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: An argument is out of its range, or init_kl_coef outside the bounds.
+    """
+    def __new__(
+        cls,
+        /,
+        init_kl_coef: SupportsFloat | SupportsIndex,
+        target: SupportsFloat | SupportsIndex,
+        *,
+        window: SupportsIndex = ...,
+        high: SupportsFloat | SupportsIndex = ...,
+        low: SupportsFloat | SupportsIndex = ...,
+        increase_factor: SupportsFloat | SupportsIndex = ...,
+        decrease_factor: SupportsFloat | SupportsIndex = ...,
+        min_value: SupportsFloat | SupportsIndex = ...,
+        max_value: SupportsFloat | SupportsIndex = ...,
+        unit: str = ...,
+        keep_outside: bool = ...,
+    ) -> ThresholdKLController: ...
+
+def controller_from_json(text: str) -> CoefficientController:
+    """
+    A controller from the JSON of its state; what pickle calls.
+
+    Raises:
+        ValueError: It is no state that a controller can have.
+    """
 
 def kl_divergence(p: Any, q: Any, *, epsilon: Any | None = None) -> Any:
     """

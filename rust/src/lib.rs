@@ -6,11 +6,12 @@
 //!
 //! Dependencies point one way: `error <- axis <- layout`, `log_table <- cells <- drift`,
 //! `history <- drift`, and `tracker` on top of both. Beside them, for language models:
-//! `estimator <- reduction`, `estimator <- divergence`, and `penalty`.
+//! `estimator <- reduction`, `estimator <- divergence`, `penalty`, and [`controller`].
 #![deny(missing_docs)]
 
 mod axis;
 mod cells;
+pub mod controller;
 mod divergence;
 mod drift;
 mod error;

@@ -11,9 +11,11 @@
 
 mod arguments;
 mod arrays;
+mod controller;
 mod errors;
 mod estimators;
 mod layout;
+mod named;
 mod sequences;
 mod snapshot;
 mod tracker;
@@ -21,6 +23,11 @@ mod tracker;
 /// The native module of `kl_proteus`.
 #[pyo3::pymodule(name = "_core", module = "kl_proteus")]
 mod module {
+    #[pymodule_export]
+    use super::controller::{
+        AdaptiveKLController, CoefficientController, FixedKLController, PIDKLController,
+        PPOPenaltyController, ScheduledKLController, ThresholdKLController, controller_from_json,
+    };
     #[pymodule_export]
     use super::estimators::{kl_divergence, kl_from_logprobs, kl_penalties};
     #[pymodule_export]
