@@ -266,3 +266,6 @@ impl Controller {
         Ok(self.value)
     }
 }
+
+#[cfg(test)]
+mod tests;
