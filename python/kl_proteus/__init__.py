@@ -10,18 +10,50 @@ from typing import TYPE_CHECKING, Any
 from kl_proteus._core import VERSION as __version__
 
 if TYPE_CHECKING:
+    from kl_proteus.controllers import (
+        AdaptiveKLController,
+        CoefficientChange,
+        FixedKLController,
+        KLCoefficientController,
+        PIDKLController,
+        PPOPenaltyController,
+        ScheduledKLController,
+        ThresholdKLController,
+    )
     from kl_proteus.divergence import kl_divergence
     from kl_proteus.drift import JointKLDivergenceWrapper
     from kl_proteus.estimators import TokenCounts, kl_from_logprobs
+    from kl_proteus.kl_controller import (
+        KLConfig,
+        KLControllerBase,
+        KLStats,
+        compute_kl_divergence,
+        create_kl_controller,
+        estimate_kl_from_samples,
+    )
     from kl_proteus.llm.wrapper import LLMTrainingWrapper
     from kl_proteus.penalties import kl_penalties
     from kl_proteus.snapshots import merge_snapshots
 
 __all__ = [
+    "AdaptiveKLController",
+    "CoefficientChange",
+    "FixedKLController",
     "JointKLDivergenceWrapper",
+    "KLCoefficientController",
+    "KLConfig",
+    "KLControllerBase",
+    "KLStats",
     "LLMTrainingWrapper",
+    "PIDKLController",
+    "PPOPenaltyController",
+    "ScheduledKLController",
+    "ThresholdKLController",
     "TokenCounts",
     "__version__",
+    "compute_kl_divergence",
+    "create_kl_controller",
+    "estimate_kl_from_samples",
     "kl_divergence",
     "kl_from_logprobs",
     "kl_penalties",
@@ -29,9 +61,24 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AdaptiveKLController": "kl_proteus.controllers",
+    "CoefficientChange": "kl_proteus.controllers",
+    "FixedKLController": "kl_proteus.controllers",
     "JointKLDivergenceWrapper": "kl_proteus.drift",
+    "KLCoefficientController": "kl_proteus.controllers",
+    "KLConfig": "kl_proteus.kl_controller",
+    "KLController": "kl_proteus.kl_controller",
+    "KLControllerBase": "kl_proteus.kl_controller",
+    "KLStats": "kl_proteus.kl_controller",
     "LLMTrainingWrapper": "kl_proteus.llm.wrapper",
+    "PIDKLController": "kl_proteus.controllers",
+    "PPOPenaltyController": "kl_proteus.controllers",
+    "ScheduledKLController": "kl_proteus.controllers",
+    "ThresholdKLController": "kl_proteus.controllers",
     "TokenCounts": "kl_proteus.estimators",
+    "compute_kl_divergence": "kl_proteus.kl_controller",
+    "create_kl_controller": "kl_proteus.kl_controller",
+    "estimate_kl_from_samples": "kl_proteus.kl_controller",
     "kl_divergence": "kl_proteus.divergence",
     "kl_from_logprobs": "kl_proteus.estimators",
     "kl_penalties": "kl_proteus.penalties",
