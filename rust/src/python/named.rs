@@ -71,7 +71,9 @@ impl Read for f64 {
                     "{name} must be a number that fits a float, got {}",
                     shown(value)
                 ))
-            } else if error.is_instance_of::<PyTypeError>(py) {
+            } else if error.is_instance_of::<PyTypeError>(py)
+                || error.is_instance_of::<PyValueError>(py)
+            {
                 wrong()
             } else {
                 error
