@@ -43,8 +43,9 @@ def test_what_is_said_of_a_change_is_what_happened(rule, data):
         assert change["action"] == {1: "up", 0: "hold", -1: "down"}[moved]
         if change["target"] is not None:
             assert change["ratio"] == change["measured"] / change["target"]
-        if change["reason"].startswith("above") and not change["bounded"] and rule != "pid":
-            assert moved >= 0
+        side = change["reason"].split("_")[0]
+        if rule in ("adaptive", "ppo_penalty", "threshold"):
+            assert moved in {"above": (0, 1), "below": (0, -1)}.get(side, (0,))
         if change["bounded"]:
             assert controller.value in (controller.min_value, controller.max_value)
 

@@ -104,7 +104,7 @@ def test_a_value_outside_the_bounds_can_be_kept_until_the_window_is_full():
 
 
 @given(
-    st.floats(0, 12),
+    st.floats(4.81, 7.19) | st.just(6.0),
     st.integers(1, 5000),
     st.floats(0, 3),
     st.floats(0, 3),
@@ -121,6 +121,15 @@ def test_pid_steps_are_additive_while_the_error_stays(kl, half, kp, ki, kd):
     assert once.value == pytest.approx(twice.value, rel=1e-12)
     once.update(5.0, 10)
     twice.update(5.0, 10)
+    assert once.value == pytest.approx(twice.value, rel=1e-12)
+
+
+@given(st.floats(-100, 100), st.integers(1, 5000), st.floats(0, 3), st.floats(0, 3))
+def test_pid_steps_are_additive_without_an_integral(kl, half, kp, kd):
+    once, twice = (PIDKLController(0.2, 6.0, 10000, kp=kp, ki=0, kd=kd) for _ in range(2))
+    once.update(kl, 2 * half)
+    twice.update(kl, half)
+    twice.update(kl, half)
     assert once.value == pytest.approx(twice.value, rel=1e-12)
 
 

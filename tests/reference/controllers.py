@@ -115,17 +115,17 @@ class PID(Reference):
     def next_value(self, values, n_steps):
         dt = n_steps / self.horizon
         error = clamp(values[0] / self.target - 1, -self.clip, self.clip)
-        gain = error * dt if abs(error) < self.clip else 0.0
+        gain = error * dt
         rise = error - self.errors[-1] if self.errors else 0.0
         self.errors.append(error)
         log_step = self.kp * error * dt + self.ki * (self.integral + gain / 2) * dt + self.kd * rise
-        wanted = math.exp(math.log(self.value) + log_step)
+        wanted = math.exp(min(math.log(self.value) + log_step, 700.0))
         at_bound = (
             wanted >= self.maximum * (1 - 1e-12)
             if error > 0
             else wanted <= self.minimum * (1 + 1e-12)
         )
-        if not (at_bound and error):
+        if abs(error) < self.clip and not (at_bound and error):
             most = math.log(self.maximum / self.minimum) / self.ki if self.ki else 0.0
             self.integral = clamp(self.integral + gain, -most, most)
         return self.bounded(wanted)

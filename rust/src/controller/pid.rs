@@ -43,7 +43,8 @@ pub(super) struct PidMemory {
 ///
 /// (e dt^2 / 2 only where I advances.)
 /// The first term alone is the rule of Ziegler et al. 2019 (arXiv:1909.08593, section 2.2) in its
-/// exponential form. A held e gives the same whether its steps come in one update or in many.
+/// exponential form. A held e below the clip gives the same whether its steps come in one update or
+/// in many; without ki so does any.
 /// The integral stands still while the error is clipped, and while a bound holds the coefficient
 /// and the error pushes outwards; else it would wind up, and overshoot when its turn comes.
 #[derive(Debug, Clone, PartialEq)]
@@ -136,13 +137,13 @@ impl Pid {
             .previous_error
             .map_or(0.0, |previous| error - previous);
         let integral = self.memory.integral;
-        let gain = if error.abs() < clip { error * dt } else { 0.0 };
+        let gain = error * dt;
         // The integral grows evenly over dt, so its mean is that in the middle.
         let integrated = ki * integral * dt + ki * (gain * dt / 2.0);
         let proposed = value * libm::exp(kp * error * dt + integrated + kd * rise);
         let outwards = (error > 0.0 && proposed >= limits.max_value)
             || (error < 0.0 && proposed <= limits.min_value);
-        if !outwards {
+        if error.abs() < clip && !outwards {
             let most = self.largest_integral(limits);
             self.memory.integral = (integral + gain).max(-most).min(most);
         }

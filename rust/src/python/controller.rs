@@ -535,8 +535,8 @@ impl ThresholdKLController {
 /// `AdaptiveKLController` in exponential form, which no n_steps turns negative. kd damps the
 /// swing that a policy which answers late causes; ki removes the lasting error under a pressure
 /// that keeps growing. I stands still while the error is clipped, and while a bound holds the
-/// coefficient and the error pushes outwards. While e stays the same, steps are additive: one
-/// update of 512 is two of 256, up to rounding.
+/// coefficient and the error pushes outwards. While e stays the same and is not clipped, or with
+/// ki = 0, steps are additive: one update of 512 is two of 256, up to rounding.
 ///
 /// Source: the proportional term and the clip are those of Ziegler et al. 2019, arXiv:1909.08593,
 /// section 2.2. The other terms follow Stooke et al. 2020, arXiv:2007.03964, who call the update
