@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 import drift.conftest  # noqa: F401  registers and loads the profile
 
 ROOT = Path(__file__).parents[2]
@@ -15,15 +13,3 @@ def golden_file(name):
     beside = ROOT.parent / "shared" / "golden" / name
     path = beside if beside.exists() else ROOT / "tests" / "golden" / name
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-@pytest.fixture(scope="session")
-def golden_rules():
-    """Traces and edge cases of the published rules."""
-    return golden_file("controllers.json")
-
-
-@pytest.fixture(scope="session")
-def golden_drop_in():
-    """What the drop-in names return."""
-    return golden_file("kl_controller.json")

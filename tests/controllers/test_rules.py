@@ -188,14 +188,6 @@ def test_pid_holds_the_target_under_growing_pressure():
     assert abs(pid[-1]) < 1e-4
 
 
-def test_the_default_damping_is_what_the_docstring_derives():
-    def damping(kd):
-        return (1 + 2 * kd) / (2 * math.sqrt(2))
-
-    assert damping(0.5) == pytest.approx(1 / math.sqrt(2))
-    assert damping(0.0) == pytest.approx(0.35, abs=0.005)
-
-
 # Schedule --------------------------------------------------------------------------------------
 
 
