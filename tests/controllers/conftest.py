@@ -1,9 +1,7 @@
-"""Golden files, and the Hypothesis profiles of the other suite."""
+"""Golden files."""
 
 import json
 from pathlib import Path
-
-import drift.conftest  # noqa: F401  registers and loads the profile
 
 ROOT = Path(__file__).parents[2]
 

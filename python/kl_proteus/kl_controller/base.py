@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, cast
 
+from kl_proteus import _checks
 from kl_proteus._core import ThresholdKLController
 from kl_proteus.controllers import KLCoefficientController
 from kl_proteus.estimators import kl_from_logprobs
 from kl_proteus.kl_controller.config import KLConfig, whole
 from kl_proteus.kl_controller.stats import KLStats, moments
-from kl_proteus.llm import _checks
 
 logger = logging.getLogger("kl_proteus.kl_controller")
 

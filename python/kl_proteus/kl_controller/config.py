@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
+from kl_proteus import _checks
 from kl_proteus.controllers import KLCoefficientController
 from kl_proteus.estimators import Estimator
-from kl_proteus.llm import _checks
 
 Reduction = Literal["sequence_mean", "sequence_sum"]
 
