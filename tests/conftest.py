@@ -1,12 +1,14 @@
 """Hypothesis profiles, and an import that must come before warnings are errors."""
 
+import contextlib
 import os
 import warnings
 
 from hypothesis import HealthCheck, settings
 
-# Box2D warns from C while it loads, and where warnings are errors that ends the process.
-with warnings.catch_warnings():
+# Box2D warns from C while it loads, and where warnings are errors that ends the process. It does
+# not install everywhere.
+with contextlib.suppress(ImportError), warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import Box2D  # noqa: F401
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -74,11 +75,19 @@ class TextHook(Hook):
 
 
 def name_of(source: Callable[..., Any] | str) -> str:
-    """Return the name under which files record a function: "module:qualified.name"."""
+    """Return the name under which files record a function: "module:qualified.name".
+
+    Lambdas share their name, so a fingerprint of what they do is added to it.
+    """
     if isinstance(source, str):
         return source
     owner = source if hasattr(source, "__qualname__") else type(source)
-    return f"{owner.__module__}:{owner.__qualname__}"
+    name = f"{owner.__module__}:{owner.__qualname__}"
+    code = getattr(source, "__code__", None)
+    if code is not None and code.co_name == "<lambda>":
+        parts = (code.co_code, code.co_names, code.co_varnames, repr(code.co_consts))
+        name += f"#{hashlib.sha256(repr(parts).encode()).hexdigest()[:8]}"
+    return name
 
 
 def resolve(argument: str, source: Callable[..., Any] | str) -> Callable[..., Any]:

@@ -15,7 +15,7 @@
 
 use crate::error::Result;
 use crate::layout::Key;
-use crate::log_table::{LogTable, SCALE};
+use crate::log_table::{LogTable, SCALE, nearest_float};
 use crate::slots::Slots;
 
 /// Counts of one joint cell.
@@ -220,7 +220,7 @@ impl Cells {
             libm::log(m / n)
         };
         let value = |weighted: i128, plain: i128| {
-            (weighted as f64 + self.alpha * plain as f64) / (SCALE * n)
+            (nearest_float(weighted) + self.alpha * nearest_float(plain)) / (SCALE * n)
         };
         let (joint, marginal) = (self.joint, self.marginal);
         Divergence {

@@ -22,10 +22,13 @@ impl Serialize for Key {
 impl<'de> Deserialize<'de> for Key {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(from)?;
-        let parsed = text.parse().map_err(|_| {
-            de::Error::custom(format!("{text:?} is no key: expected a 128-bit decimal"))
-        })?;
-        Ok(Self(parsed))
+        // Only the canonical form, so that one cell has one name.
+        match text.parse::<u128>() {
+            Ok(key) if key.to_string() == text => Ok(Self(key)),
+            _ => Err(de::Error::custom(format!(
+                "{text:?} is no key: expected a 128-bit decimal"
+            ))),
+        }
     }
 }
 

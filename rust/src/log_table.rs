@@ -5,10 +5,13 @@ pub(crate) const FRACTION_BITS: u32 = 44;
 /// 2^44 as a float.
 pub(crate) const SCALE: f64 = (1u64 << FRACTION_BITS) as f64;
 
-/// Larger counts are computed each time; a table of this length is 32 kB.
+/// A table of this length is 32 kB; larger counts share the cache below.
 const MEMOISED_COUNTS: u64 = 4096;
 /// Observations with more cells are rare: an action space with many occupied cells.
 const MEMOISED_CELLS: u64 = 16;
+/// What does not fit the tables is kept in so many slots. A count moves by one a step, so the few
+/// that are in use are found again, however large they have become.
+const CACHED: usize = 1024;
 /// No logarithm of a count has this value.
 const UNKNOWN: i64 = i64::MIN;
 
@@ -20,6 +23,8 @@ pub(crate) struct LogTable {
     alpha: f64,
     /// `rows[k - 1][n]`, grown on demand.
     rows: Vec<Vec<i64>>,
+    /// (n, k, G(n, k)) at a slot that n and k choose; empty until it is needed.
+    cache: Vec<(u64, u64, i64)>,
 }
 
 impl LogTable {
@@ -27,6 +32,7 @@ impl LogTable {
         Self {
             alpha,
             rows: Vec::new(),
+            cache: Vec::new(),
         }
     }
 
@@ -44,14 +50,22 @@ impl LogTable {
         self.miss(n, k)
     }
 
-    #[cold]
+    #[inline(never)]
     #[allow(clippy::cast_possible_truncation)]
     fn miss(&mut self, n: u64, k: u64) -> i64 {
         if k == 0 {
             return 0;
         }
+        let slot = (n.wrapping_add(k.wrapping_mul(0x9e37_79b9)) % CACHED as u64) as usize;
+        match self.cache.get(slot) {
+            Some(&(cached_n, cached_k, value)) if (cached_n, cached_k) == (n, k) => return value,
+            _ => {}
+        }
         let value = fixed_log(n as f64 + self.alpha * k as f64);
-        if n < MEMOISED_COUNTS && k <= MEMOISED_CELLS {
+        if n >= MEMOISED_COUNTS || k > MEMOISED_CELLS {
+            self.cache.resize(CACHED, (0, 0, 0));
+            self.cache[slot] = (n, k, value);
+        } else {
             let (n, row) = (n as usize, k as usize - 1);
             if self.rows.len() <= row {
                 self.rows.resize_with(row + 1, Vec::new);
@@ -69,6 +83,18 @@ impl LogTable {
 /// round(log(x) 2^44) for x > 0.
 fn fixed_log(x: f64) -> i64 {
     to_fixed(libm::log(x))
+}
+
+/// The nearest float. Most sums fit 64 bits, and the wide conversion is many times slower; it is
+/// out of line so that it is not computed beside the short one.
+#[inline]
+pub(crate) fn nearest_float(x: i128) -> f64 {
+    #[cold]
+    #[inline(never)]
+    fn wide(x: i128) -> f64 {
+        x as f64
+    }
+    i64::try_from(x).map_or_else(|_| wide(x), |short| short as f64)
 }
 
 /// round(x 2^44); |x| is below 2^11 for every logarithm and divergence of float64 values.

@@ -140,7 +140,7 @@ impl Snapshot {
     pub fn merge(&mut self, other: &Self) -> Result<()> {
         check_same_axes(
             ("the first snapshot", self.as_axes()),
-            ("another", other.as_axes()),
+            ("this one", other.as_axes()),
         )?;
         self.pairs()
             .checked_add(other.pairs())
@@ -170,6 +170,11 @@ pub(crate) struct Axes<'a> {
     /// `None` while an encoder has not met its first observation.
     pub(crate) observation: Option<&'a [NamedAxis]>,
     pub(crate) action: &'a [NamedAxis],
+}
+
+/// What a user of Python reads of a parameter: its JSON.
+pub(crate) fn as_text(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_else(|error| error.to_string())
 }
 
 /// Refuses axes that differ and says which.
@@ -205,8 +210,9 @@ pub(crate) fn check_same_axes(a: (&str, Axes), b: (&str, Axes)) -> Result<()> {
         }
         if let Some((x, y)) = a_axes.iter().zip(b_axes).find(|(x, y)| x != y) {
             return Err(Error::AxesDiffer(format!(
-                "{} is {:?} in {a_name} and {} is {:?} in {b_name}",
-                x.name, x.axis, y.name, y.axis
+                "{} in {a_name}, {} in {b_name}",
+                as_text(x),
+                as_text(y)
             )));
         }
     }

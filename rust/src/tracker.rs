@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::drift::{Config, Drift, DriftState, Report, Which};
 use crate::error::{Error, Result};
 use crate::layout::{Key, Layout, Leaf};
-use crate::snapshot::{Axes, NamedAxis, Snapshot, check_same_axes};
+use crate::snapshot::{Axes, NamedAxis, Snapshot, as_text, check_same_axes};
 
 const FORMAT: &str = "kl_proteus.tracker";
 const VERSION: u32 = 1;
@@ -296,9 +296,9 @@ impl PairTracker {
         }
         if state.config != *self.drift.config() {
             return Err(wrong(format!(
-                "it was saved with {:?}, and this tracker has {:?}",
-                state.config,
-                self.drift.config()
+                "it was saved with {}, and this tracker has {}",
+                as_text(&state.config),
+                as_text(self.drift.config())
             )));
         }
         // Only an encoder that has not met an observation yet leaves the axes open.

@@ -1,4 +1,4 @@
-"""S11: Gymnasium's own checker finds nothing that it did not find without the wrapper."""
+"""Gymnasium's own checker finds nothing that it did not find without the wrapper."""
 
 import re
 import warnings

@@ -1,4 +1,4 @@
-"""S1, S9, S12, S14: what kind of object the wrapper is."""
+"""What kind of object the wrapper is."""
 
 import gc
 import inspect

@@ -1,4 +1,4 @@
-"""S4: copies go on bit for bit, and go their own way."""
+"""Copies go on bit for bit, and go their own way."""
 
 import copy
 import json

@@ -91,13 +91,19 @@ def test_what_an_encoder_may_be(encoder):
         (f"{HERE}:parity", f"{HERE}:parity"),
         (Coarse(2), f"{HERE}:Coarse"),
         (Coarse.by_three, f"{HERE}:Coarse.by_three"),
-        (lambda _: [0], f"{__name__}:<lambda>"),
     ],
     ids=str,
 )
 def test_a_snapshot_names_the_encoder(encoder, name):
     assert make_walk(encoder=encoder).snapshot()["encoder"] == name
     assert make_walk().snapshot()["encoder"] is None
+
+
+def test_lambdas_are_told_apart_by_what_they_do():
+    names = [make_walk(encoder=f).snapshot()["encoder"] for f in (lambda _: [0], lambda _: [1])]
+    again = make_walk(encoder=lambda _: [0]).snapshot()["encoder"]
+    assert names[0] == again != names[1]
+    assert names[0].startswith(f"{__name__}:")
 
 
 def test_any_observation_space_will_do():
@@ -304,9 +310,15 @@ def test_a_reference_of_another_encoder_is_refused():
 
 
 def test_a_reference_on_other_encoded_axes_is_refused_at_the_first_observation():
-    recorded = encoded(lambda _: [0, 0], "abc")
+    code = [0, 0]
+
+    def encoder(_):
+        return code
+
+    recorded = encoded(encoder, "abc")
     play(recorded, [0])
-    wrapper = encoded(lambda _: [0], "abc", reference=recorded.snapshot())
+    code.pop()
+    wrapper = encoded(encoder, "abc", reference=recorded.snapshot())
     with pytest.raises(ValueError, match=r"1 observation axes.*2"):
         wrapper.reset()
 

@@ -1,4 +1,4 @@
-"""S10, S12 and the complaints about environments that misbehave: the counts stay right."""
+"""The complaints about environments that misbehave: the counts stay right."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""S7, S8, S10, S13: what the wrapper adds to info, and what it does not."""
+"""What the wrapper adds to info, and what it does not."""
 
 import copy
 import json

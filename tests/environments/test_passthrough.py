@@ -1,4 +1,4 @@
-"""S5, S6, S15: everything but info is the environment's own."""
+"""Everything but info is the environment's own."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""S2, S3: the wrapper in an environment's specification."""
+"""The wrapper in an environment's specification."""
 
 import copy
 import importlib

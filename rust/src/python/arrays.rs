@@ -39,22 +39,24 @@ impl Sink for Encoding<'_> {
 
 /// Gives the scalars of `value`, which should have the leaf's shape, to `sink`.
 pub(super) fn read(value: &Bound<'_, PyAny>, leaf: &Leaf, sink: &mut impl Sink) -> PyResult<()> {
+    // The commonest values of one scalar first. `PyIndex_Check` asks for a slot of the type, where
+    // `hasattr("__index__")` would search attributes by name.
+    let one_scalar = leaf.axes().len() == 1;
+    if one_scalar && value.is_instance_of::<PyFloat>() {
+        return Ok(sink.real(value.extract()?)?);
+    }
     if let Ok(array) = value.cast::<PyUntypedArray>() {
         return read_array(array, leaf, sink);
     }
-    if leaf.axes().len() == 1 {
-        if value.is_instance_of::<PyFloat>() {
-            return Ok(sink.real(value.extract()?)?);
+    // SAFETY: `value` is a live object, and the call only reads its type.
+    if one_scalar && unsafe { ffi::PyIndex_Check(value.as_ptr()) } != 0 {
+        if let Ok(x) = value.extract::<i64>() {
+            return Ok(sink.integer(x.into())?);
         }
-        if value.is_instance_of::<PyInt>() || value.hasattr("__index__")? {
-            if let Ok(x) = value.extract::<i64>() {
-                return Ok(sink.integer(x.into())?);
-            }
-            if value.is_instance_of::<PyInt>() {
-                // One that no 128 bits hold lies outside every space all the same.
-                let outside = if value.lt(0)? { i128::MIN } else { i128::MAX };
-                return Ok(sink.integer(value.extract().unwrap_or(outside))?);
-            }
+        if value.is_instance_of::<PyInt>() {
+            // One that no 128 bits hold lies outside every space all the same.
+            let outside = if value.lt(0)? { i128::MIN } else { i128::MAX };
+            return Ok(sink.integer(value.extract().unwrap_or(outside))?);
         }
     }
     let converted = as_array(value).map_err(|error| unreadable(value, leaf, error))?;

@@ -184,7 +184,10 @@ impl PairTracker {
     ///     TypeError: The observation or action is not made of real numbers.
     ///     ValueError: One of them has a NaN, a wrong shape or a value outside its space.
     fn choose(&self, action: &Bound<'_, PyAny>) -> PyResult<()> {
-        match self.lock().observed() {
+        // Encoded before the lock is taken, because it may run Python code.
+        let encoded = self.action.encode(action);
+        let mut state = self.lock();
+        match state.observed() {
             None => return Ok(()),
             Some(Observed::Refused {
                 message,
@@ -199,8 +202,8 @@ impl PairTracker {
             }
             Some(Observed::Cell { .. }) => {}
         }
-        let (key, flow) = self.action.encode(action)?;
-        self.lock().choose(key, flow);
+        let (key, flow) = encoded?;
+        state.choose(key, flow);
         Ok(())
     }
 
