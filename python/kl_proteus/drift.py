@@ -170,8 +170,8 @@ class JointKLDivergenceWrapper(
                 normalized=not normalize_action,
                 option="action",
             ),
-            window=plain(window),
-            lag=plain(lag),
+            window=_optional(window, "window"),
+            lag=_optional(lag, "lag"),
             reference=None if reference is None else snapshots.reference_text(reference),
             encoder=None if encoder is None else hooks.name_of(encoder),
             epsilon=_given(epsilon, "epsilon"),
@@ -194,7 +194,14 @@ class JointKLDivergenceWrapper(
             # The usual case without a call of our own between: it costs as much as the counting.
             tracker, keys = self._tracker, self._info_keys
             tracker.choose(action)
-            observation, reward, terminated, truncated, info = self.env.step(action)
+            try:
+                observation, reward, terminated, truncated, info = self.env.step(action)
+            except Exception:
+                raise  # nothing has happened, and the observation waits for another action
+            except BaseException:
+                # Interrupted: who knows whether the environment has moved.
+                tracker.forget()
+                raise
             info = dict(info)
             (
                 info[keys[0]],
@@ -346,10 +353,16 @@ class JointKLDivergenceWrapper(
 
 
 def _given(value: Any, name: str) -> Any:
+    value = plain(value)
     # The tracker would take None for its own default.
     if value is None:
         raise TypeError(f"{name} must be a number, got None")
-    return plain(value)
+    return value
+
+
+def _optional(value: Any, name: str) -> Any:
+    # An array may hold a None that its caller did not mean.
+    return None if value is None else _given(value, name)
 
 
 def _flag(value: Any, name: str) -> bool:

@@ -47,9 +47,15 @@ def reference_text(reference: Snapshot | str | PathLike[str]) -> str:
     if not isinstance(reference, str | PathLike):
         return to_text(reference, "reference", "a snapshot (dict) or the path of one")
     try:
-        return Path(reference).read_text(encoding="utf-8")
+        path = Path(reference)
+        # A device or a pipe may never end.
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ValueError("it is no regular file")
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"reference {str(reference)!r} is no UTF-8 text: {error}") from None
+        raise ValueError(f"reference {str(reference)!a} is no UTF-8 text: {error}") from None
+    except ValueError as error:  # also names that no file can have
+        raise ValueError(f"reference {str(reference)!a} cannot be read: {error}") from None
 
 
 def merge_snapshots(*snapshots: Snapshot) -> Snapshot:

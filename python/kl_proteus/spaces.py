@@ -27,6 +27,8 @@ LEAF_SPACES: tuple[type[spaces.Space[Any]], ...] = (
 )
 MOST_BINS = 2**31 - 1
 MOST_IMAGE_SCALARS = 64
+# Readers of JSON, which saved layouts are, stop at some depth.
+DEEPEST_NESTING = 32
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,13 @@ def _children(
     return children
 
 
-def _leaves(space: spaces.Space[Any], name: str) -> Iterator[_Leaf]:
+def _leaves(space: spaces.Space[Any], name: str, depth: int = 0) -> Iterator[_Leaf]:
+    if depth > DEEPEST_NESTING:
+        raise ValueError(f"{name} lies in more than {DEEPEST_NESTING} nested spaces")
     children = _children(space, name)
     if children is not None:
         for _, inner_name, inner in children:
-            yield from _leaves(inner, inner_name)
+            yield from _leaves(inner, inner_name, depth + 1)
     elif isinstance(space, LEAF_SPACES):
         yield _Leaf(name, space, math.prod(space.shape or ()))
     else:
@@ -75,7 +79,7 @@ def _items(value: Any) -> list[Any] | None:
     """What a sequence or array holds; None for a single value."""
     if isinstance(value, np.ndarray):
         value = cast("NDArray[Any]", value).tolist()
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
         return list(cast("Sequence[Any]", value))
     return None
 

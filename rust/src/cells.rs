@@ -141,8 +141,11 @@ impl Cells {
             self.observations.get_mut(o).numbered += 1;
             *self.actions.get_mut(a) += 1;
         }
-        // A cell of a reference says nothing of flow until a pair of the run falls in it.
-        self.cells.get_mut(number).flow = flow;
+        let cell = self.cells.get_mut(number);
+        if cell.current == 0 {
+            // A cell of a reference says nothing of flow until a pair of the run falls in it.
+            cell.flow = flow;
+        }
         Ok(number)
     }
 

@@ -574,6 +574,9 @@ impl Drift {
                 drift.cells.numbered() - known
             )));
         }
+        if state.history.values.len() as u64 > state.steps {
+            return Err(wrong("its history is longer than the run".into()));
+        }
         drift.history = History::restore(drift.history_size, &state.history)?;
         drift.evaluate();
         Ok(drift)

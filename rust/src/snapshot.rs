@@ -1,8 +1,11 @@
 //! A distribution on its own: axes and counts, to be saved, merged, and used as a reference.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{self, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::axis::Axis;
@@ -14,6 +17,43 @@ pub(crate) type Counts = BTreeMap<Key, BTreeMap<Key, u64>>;
 
 const FORMAT: &str = "kl_proteus.snapshot";
 const VERSION: u32 = 1;
+
+/// Reads counts whose keys are distinct: a map would let the last of equal ones win in silence.
+fn distinct_counts<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<Counts, D::Error> {
+    let rows = from.deserialize_map(Distinct::<Row>(PhantomData))?;
+    Ok(rows.into_iter().map(|(key, row)| (key, row.0)).collect())
+}
+
+struct Row(BTreeMap<Key, u64>);
+
+impl<'de> Deserialize<'de> for Row {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        from.deserialize_map(Distinct(PhantomData)).map(Self)
+    }
+}
+
+struct Distinct<V>(PhantomData<V>);
+
+impl<'de, V: Deserialize<'de>> Visitor<'de> for Distinct<V> {
+    type Value = BTreeMap<Key, V>;
+
+    fn expecting(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text.write_str("a map with distinct keys")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(
+        self,
+        mut entries: A,
+    ) -> std::result::Result<Self::Value, A::Error> {
+        let mut map = BTreeMap::new();
+        while let Some((key, value)) = entries.next_entry::<Key, V>()? {
+            if map.insert(key, value).is_some() {
+                return Err(de::Error::custom(format!("the key {} comes twice", key.0)));
+            }
+        }
+        Ok(map)
+    }
+}
 
 /// An axis with the name of its scalar.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -52,6 +92,7 @@ pub struct Snapshot {
     /// Axes of the action in walk order.
     pub action_axes: Vec<NamedAxis>,
     /// Observation key to action key to count.
+    #[serde(deserialize_with = "distinct_counts")]
     pub(crate) counts: Counts,
 }
 
@@ -217,4 +258,29 @@ pub(crate) fn check_same_axes(a: (&str, Axes), b: (&str, Axes)) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(counts: &str) -> Result<Snapshot> {
+        Snapshot::from_json(&format!(
+            "{{\"format\":\"kl_proteus.snapshot\",\"version\":1,\"encoder\":null,\
+             \"observation_axes\":[],\"action_axes\":[],\"counts\":{counts}}}"
+        ))
+    }
+
+    #[test]
+    fn one_cell_has_one_name() {
+        assert_eq!(read(r#"{"1":{"0":5,"2":1}}"#).unwrap().pairs(), 6);
+        for aliases in [
+            r#"{"1":{"0":5},"1":{"0":7}}"#,
+            r#"{"1":{"0":5,"0":7}}"#,
+            r#"{"1":{"0":5},"01":{"0":7}}"#,
+            r#"{"+1":{"0":5}}"#,
+        ] {
+            assert!(read(aliases).is_err(), "{aliases}");
+        }
+    }
 }

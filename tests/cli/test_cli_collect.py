@@ -171,7 +171,7 @@ def test_a_saved_snapshot_is_a_reference(collect, module):
     pairs = sum(sum(actions.values()) for actions in saved["counts"].values())
     assert pairs == ended.json["steps"] == files(ended)["snapshot"]["rows"]
 
-    reference = ("--reference", "base.json", "--window", 200, "--json")
+    reference = ("--reference", "base.json", "--window", 200, "--episodes", 20, "--json")
     same = collect("CartPole-v1", "--seed", 2, *reference)
     other = collect("CartPole-v1", "--seed", 2, *reference, "--policy", f"{module(LEAN)}:act")
     assert same.json["drift"]["reference"] == "base.json"
@@ -230,6 +230,8 @@ def test_every_option_reaches_the_wrapper(collect, monkeypatch, module):
         "epsilon": 0.75,
         "obs_bins": [3, 4],
         "action_bins": 6,
+        "action_range": (None, 0.5),
+        "obs_scale": 2.5,
         "history_size": 40,
         "encoder": f"{encoder}:encode",
         "mode": "exploration",
@@ -240,9 +242,19 @@ def test_every_option_reaches_the_wrapper(collect, monkeypatch, module):
     options = []
     for name, value in expected.items():
         option = "--format" if name == "format_type" else f"--{name.replace('_', '-')}"
-        options += [option, "3,4" if name == "obs_bins" else value]
+        options += [option, {"obs_bins": "3,4", "action_range": "none:0.5"}.get(name, value)]
     assert collect("CartPole-v1", "--seed", 1, "--episodes", 3, *options).status == 0
-    assert seen == {**expected, "reference": None}
+    assert seen == {**expected, "obs_range": None, "reference": None}
+
+
+def test_a_range_replaces_the_bounds_of_the_space(collect):
+    run = ("CartPole-v1", "--seed", 1, "--episodes", 3, "--json")
+    assert collect(*run).json["flow_share"] == 0.0
+    assert collect(*run, "--obs-range", "-0.01:none").json["flow_share"] > 0.1
+
+
+def test_the_default_run_fills_the_default_windows(collect):
+    assert collect("CartPole-v1", "--seed", 1, "--json").json["drift"]["ready"]
 
 
 @pytest.mark.parametrize("env_id", ["Blackjack-v1", "Taxi-v4", "FrozenLake-v1", "MountainCar-v0"])

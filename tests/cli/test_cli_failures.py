@@ -1,5 +1,6 @@
 """Every failure is one line on standard error and status 1, and loses no completed episode."""
 
+import logging
 import sys
 from pathlib import Path
 
@@ -78,6 +79,7 @@ def assert_one_line(ended, *parts):
         (["Faulty-v0", "--env-kwargs", '{"fault": "make"}'], ["Engine is not installed, run"]),
         (["Faulty-v0", "--env-kwargs", '{"color": 1}'], ["unexpected keyword argument 'color'"]),
         (["CartPole-v1", "--obs-bins", "3,4"], ["obs_bins must be", "4 here"]),
+        (["CartPole-v1", "--encoder", "math:sqrt", "--obs-range", "0:1"], ["obs_range", "encoder"]),
         (
             ["CartPole-v1", "--encoder", "no_such_module:f"],
             ["encoder must name a module, got 'no_such_module:f'"],
@@ -150,7 +152,7 @@ def test_an_environment_that_does_not_close_is_a_warning(collect):
     ended = collect("Faulty-v0", "--env-kwargs", '{"fault": "close"}', "--json")
     assert ended.status == 0
     assert ended.err.startswith("kl-proteus: warning: the environment cannot be closed")
-    assert ended.json["episodes"] == 20
+    assert ended.json["episodes"] == 200
 
 
 @pytest.mark.parametrize(
@@ -189,8 +191,8 @@ def test_an_output_directory_that_is_a_file(collect):
 def test_a_failed_export_still_tells_the_results(collect):
     Path("training_data/trajectories.jsonl").mkdir(parents=True)
     ended = collect("Faulty-v0", "--json")
-    assert_one_line(ended, "cannot export to training_data/trajectories.jsonl", "20 completed")
-    assert ended.json["episodes"] == 20
+    assert_one_line(ended, "cannot export to training_data/trajectories.jsonl", "200 completed")
+    assert ended.json["episodes"] == 200
     assert [file["kind"] for file in ended.json["files"]] == ["recording"]
 
 
@@ -207,6 +209,40 @@ def test_a_damaged_recording_is_told(collect):
     assert "Traceback" not in ended.err
 
 
+@pytest.mark.parametrize(
+    ("tail", "part"),
+    [
+        (b'{"format":"kl_pro', "0000.jsonl: dropped a torn last line of 17 bytes"),
+        (b"no\nrows\n", "0000.jsonl is not continued: "),
+    ],
+    ids=["torn", "damaged"],
+)
+def test_what_happens_to_a_recording_is_a_warning(collect, module, tail, part):
+    # Logging of the user's own, which must not tell it once more.
+    name = module("import logging\nlogging.basicConfig()\n" + ALWAYS_LEFT)
+    run = ("Faulty-v0", "--episodes", 2, "--policy", f"{name}:act", "--json")
+    assert collect(*run).err == ""
+    path = Path("training_data/episodes-Faulty-v0-0000.jsonl")
+    path.write_bytes(path.read_bytes() + tail)
+    if part.endswith("bytes"):
+        ended = collect(*run)
+        assert ended.status == 0
+        assert (
+            ended.err == f"kl-proteus: warning: {path.resolve().parent}/episodes-Faulty-v0-{part}\n"
+        )
+        assert count_episodes("training_data", "Faulty-v0") == 4
+    else:
+        lines = collect(*run).err.splitlines()
+        assert [line.partition(": ")[2].partition(": ")[0] for line in lines] == [
+            "warning",
+            "error",
+        ]
+        assert part in lines[0]
+        assert "several lines that are not JSON objects" in lines[0]
+    assert not logging.getLogger("kl_proteus").handlers
+    assert logging.getLogger("kl_proteus").propagate
+
+
 def test_an_interrupt_during_the_export(collect, monkeypatch):
     def interrupt(*arguments):
         raise KeyboardInterrupt
@@ -215,7 +251,7 @@ def test_an_interrupt_during_the_export(collect, monkeypatch):
     ended = collect("Faulty-v0")
     assert ended.status == 130
     assert ended.err == (
-        "kl-proteus: interrupted during the export; 20 completed episodes are kept in the "
+        "kl-proteus: interrupted during the export; 200 completed episodes are kept in the "
         "recording in training_data\n"
     )
 

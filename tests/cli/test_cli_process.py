@@ -185,7 +185,7 @@ def test_a_closed_stream(closed, status):
     if closed == "1":
         assert ended.stderr.startswith("kl-proteus: error: cannot write the results")
     else:
-        assert "20 completed" in ended.stdout
+        assert "200 completed" in ended.stdout
 
 
 @POSIX

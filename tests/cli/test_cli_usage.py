@@ -36,8 +36,8 @@ def test_help_of_collect_names_every_option_and_fits_80_columns(collect, monkeyp
     options = (
         "--episodes --steps --policy --seed --env-kwargs --quiet --output-dir --format --gamma "
         "--min-margin --save-snapshot --json --window --lag --reference --min-window --epsilon "
-        "--obs-bins --action-bins --history-size --encoder --mode --kl-penalty-weight "
-        "--kl-bonus-weight --kl-threshold"
+        "--obs-bins --action-bins --obs-range --action-range --obs-scale --history-size --encoder "
+        "--mode --kl-penalty-weight --kl-bonus-weight --kl-threshold"
     )
     for option in options.split():
         assert f"  {option}" in ended.out
@@ -87,6 +87,17 @@ def test_without_a_command_there_is_help_and_status_2(command):
         (["--obs-bins", "0"], "--obs-bins"),
         (["--obs-bins", "3,,4"], "--obs-bins"),
         (["--action-bins", str(2**31)], "--action-bins"),
+        (["--obs-range", "3"], "--obs-range"),
+        (["--obs-range", "1:2:3"], "--obs-range"),
+        (["--obs-range", "-1:"], "--obs-range"),
+        (["--obs-range", "nan:1"], "--obs-range"),
+        (["--obs-range", "0:inf"], "--obs-range"),
+        (["--obs-range", "--json"], "--obs-range"),
+        (["--obs-range", "-1"], "--obs-range"),
+        (["--action-range", "2:1"], "--action-range"),
+        (["--action-range", "-1:-2"], "--action-range"),
+        (["--obs-scale", "0"], "--obs-scale"),
+        (["--obs-scale", "inf"], "--obs-scale"),
         (["--history-size", "0"], "--history-size"),
         (["--encoder", "encode"], "--encoder"),
         (["--mode", "train"], "--mode"),
@@ -115,7 +126,7 @@ def test_wrong_usage_of_the_root(command, arguments):
 def test_defaults():
     options = parse()
     assert isinstance(options, CollectOptions)
-    assert (options.length, options.unit) == (20, "episodes")
+    assert (options.length, options.unit) == (200, "episodes")
     assert (options.policy, options.seed, options.env_kwargs) == ("random", None, {})
     defaults = inspect.signature(LLMTrainingWrapper).parameters
     for name in set(defaults) & set(CollectOptions.__dataclass_fields__):
@@ -139,6 +150,33 @@ def test_values_are_read():
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("-3:3", (-3.0, 3.0)),
+        ("-.5:-1e-3", (-0.5, -0.001)),
+        ("none:5", (None, 5.0)),
+        ("0 : None", (0.0, None)),
+        ("none:none", (None, None)),
+        ("2:2", (2.0, 2.0)),
+    ],
+)
+@pytest.mark.parametrize("option", ["--obs-range", "--action-range"])
+def test_ranges(option, text, expected):
+    for arguments in ([option, text], [f"{option}={text}"]):
+        options = parse(*arguments, "--json")
+        assert isinstance(options, CollectOptions)
+        assert getattr(options, option[2:].replace("-", "_")) == expected
+        assert options.json
+
+
+def test_ranges_are_read_from_the_command_line_itself(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["kl-proteus", "collect", "X-v0", "--obs-range", "-3:3"])
+    options = parser.parse(None)
+    assert isinstance(options, CollectOptions)
+    assert options.obs_range == (-3.0, 3.0)
+
+
+@pytest.mark.parametrize(
     ("option", "most"),
     [
         ("window", parser.LONGEST_WINDOW),
@@ -147,13 +185,16 @@ def test_values_are_read():
         ("min_window", 2**64 - 1),
         ("obs_bins", values.MOST_BINS),
         ("epsilon", 1e6),
+        ("obs_scale", 1e100),
     ],
 )
 def test_limits_are_those_of_the_wrapper(option, most):
     env = gym.make("CartPole-v1")
     JointKLDivergenceWrapper(env, **{option: most})
     with pytest.raises(ValueError, match=option):
-        JointKLDivergenceWrapper(env, **{option: most + 1})
+        JointKLDivergenceWrapper(
+            env, **{option: most * 1.01 if isinstance(most, float) else most + 1}
+        )
     assert isinstance(parse(f"--{option.replace('_', '-')}", str(most)), CollectOptions)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from episode_factory import make_episode
 
-from kl_proteus.llm.recording import locking
+from kl_proteus.llm.recording import jsonl, locking
 from kl_proteus.llm.recording.recorder import EpisodeRecording
 from kl_proteus.llm.recording.shards import count_episodes, read_episodes
 
@@ -196,6 +196,8 @@ def test_killed_writers_lose_no_completed_episode(tmp_path):
                 recording = EpisodeRecording(directory, "CartPole-v1")
                 for number in range(10_000):
                     name = trial * 10_000 + number
+                    if trial % 3:
+                        recording.reserve(210_000)
                     recording.append(make_episode([float(name)] * 4, padding="x" * 50_000))
                     os.write(writer, b"%d\\n" % name)
                 os._exit(0)
@@ -222,6 +224,76 @@ def test_killed_writers_lose_no_completed_episode(tmp_path):
 
 
 @posix
+@pytest.mark.parametrize("act", ["reserve", "append"])
+def test_killed_with_space_reserved(tmp_path, act):
+    record(tmp_path, 0.0, 1.0)
+    run_script(
+        """
+        import os, signal, sys
+        from episode_factory import make_episode
+        from kl_proteus.llm.recording.recorder import EpisodeRecording
+
+        directory, act = sys.argv[1:]
+        child = os.fork()
+        if child == 0:
+            kill = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            recording = EpisodeRecording(directory, "CartPole-v1")
+            recording.reserve(5000)
+            if act == "append":
+                # The row is complete, and blanks that were reserved follow it.
+                os.ftruncate = kill
+                recording.append(make_episode((2.0,)))
+            kill()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        """,
+        tmp_path,
+        act,
+    )
+    kept = [0.0, 1.0] + [2.0] * (act == "append")
+    path = tmp_path / "episodes-CartPole-v1-0000.jsonl"
+    *rows, tail = path.read_bytes().split(b"\n")
+    assert (len(rows), tail) == (len(kept), b" " * len(tail))
+    assert len(tail) > 4000
+    assert [e.base_rewards[0] for e in read_episodes(tmp_path)] == kept
+    assert count_episodes(tmp_path) == len(kept)
+    assert rewards_of(record(tmp_path, 3.0)) == [*kept, 3.0]
+    assert names(tmp_path) == [path.name]
+    assert [row["episode"] for row in load(path)] == list(range(len(kept) + 1))
+
+
+@posix
+def test_readers_see_whole_episodes_at_any_moment(tmp_path):
+    run_script(
+        """
+        import os, sys
+        from episode_factory import make_episode
+        from kl_proteus.llm.recording.recorder import EpisodeRecording
+        from kl_proteus.llm.recording.shards import count_episodes, read_episodes
+
+        directory = sys.argv[1]
+        child = os.fork()
+        if child == 0:
+            os.write = lambda fd, data, write=os.write: write(fd, data[:50_000])
+            recording = EpisodeRecording(directory, "CartPole-v1")
+            for _ in range(100):
+                recording.reserve(850_000)
+                recording.append(make_episode((1.0,) * 8, padding="x" * 100_000))
+            os._exit(0)
+        seen = 0
+        ended = (0, 0)
+        while ended[0] == 0:
+            ended = os.waitpid(child, os.WNOHANG)
+            before = seen
+            counted = count_episodes(directory)
+            seen = len(list(read_episodes(directory)))
+            assert before <= counted <= seen, (before, counted, seen)
+        assert (ended[1], seen) == (0, 100)
+        """,
+        tmp_path,
+    )
+
+
+@posix
 def test_file_size_limit_leaves_a_valid_shard(tmp_path):
     script = """
         import resource, sys
@@ -233,14 +305,20 @@ def test_file_size_limit_leaves_a_valid_shard(tmp_path):
         size = recording.path.stat().st_size
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size + 300, limit[1]))
-        try:
-            recording.append(make_episode((1.0,)))
-        except OSError as error:
-            assert "the episode was not recorded" in str(error), error
-            assert str(recording.path) in str(error), error
-        else:
-            raise AssertionError("the limit was not noticed")
-        assert recording.path.stat().st_size == size
+        for refused in (
+            lambda: recording.append(make_episode((1.0,))),
+            lambda: recording.reserve(301),
+        ):
+            try:
+                refused()
+            except OSError as error:
+                assert "the episode was not recorded" in str(error), error
+                assert str(recording.path) in str(error), error
+            else:
+                raise AssertionError("the limit was not noticed")
+            assert recording.path.stat().st_size == size
+        recording.reserve(300)
+        assert recording.path.stat().st_size == size + 300
         assert (recording.count, recording.appended) == (1, 1)
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         assert recording.append(make_episode((2.0,))) == 1
@@ -261,6 +339,52 @@ def fail_after(monkeypatch, n_bytes, failure):
         return written
 
     monkeypatch.setattr(os, "write", write)
+
+
+@pytest.mark.parametrize("size", [1, 700, 100_000])
+def test_a_row_takes_the_place_of_the_space_reserved_for_it(tmp_path, size):
+    with EpisodeRecording(tmp_path / "a", ENV) as plain, EpisodeRecording(tmp_path, ENV) as ours:
+        for reward in (0.0, 1.0):
+            plain.append(make_episode((reward,)))
+            before = ours.path.stat().st_size if ours.path else 0
+            ours.reserve(size)
+            ours.reserve(size // 2)
+            assert ours.path.stat().st_size == before + size
+            assert (rewards_of(ours), ours.count) == ([0.0] * int(reward), reward)
+            assert ours.append(make_episode((reward,))) == reward
+            assert ours.path.read_bytes() == plain.path.read_bytes()
+
+
+def test_space_that_is_not_used_is_given_back(tmp_path):
+    with EpisodeRecording(tmp_path, ENV) as recording:
+        recording.release()
+        recording.append(make_episode((0.0,)))
+        path, whole = recording.path, recording.path.read_bytes()
+        recording.reserve(5000)
+        recording.release()
+        assert path.read_bytes() == whole
+        recording.reserve(5000)
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    "failure", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), KeyboardInterrupt()]
+)
+def test_space_that_cannot_be_reserved_leaves_the_shard_as_it_was(tmp_path, monkeypatch, failure):
+    with EpisodeRecording(tmp_path, ENV) as recording:
+        recording.append(make_episode((0.0,)))
+        before = recording.path.read_bytes()
+        with monkeypatch.context() as patch:
+            fail_after(patch, 100, failure)
+            with pytest.raises(type(failure)) as caught:
+                recording.reserve(5000)
+        if isinstance(failure, OSError):
+            assert caught.value.errno == errno.ENOSPC
+            assert "No space left on device; the episode was not recorded" in str(caught.value)
+            assert str(recording.path) in str(caught.value)
+        assert recording.path.read_bytes() == before
+        assert recording.append(make_episode((2.0,))) == 1
+        assert rewards_of(recording) == [0.0, 2.0]
 
 
 def test_full_disk_leaves_the_episode_unrecorded(tmp_path, monkeypatch):
@@ -353,11 +477,14 @@ def test_forked_child_opens_its_own_shard(tmp_path):
             recording.append(make_episode((1.0,)))
             os._exit(0 if recording.path != path else 1)
         assert os.waitpid(child, 0)[1] == 0
+        recording.reserve(5000)
+        size = path.stat().st_size
         child = os.fork()
         if child == 0:
             recording.close()
             os._exit(0)
         os.waitpid(child, 0)
+        assert path.stat().st_size == size
         # The child closed its copy, and the lock is still the parent's.
         other = EpisodeRecording(sys.argv[1], "CartPole-v1")
         other.append(make_episode((2.0,)))
@@ -530,3 +657,23 @@ def test_failed_construction_can_be_collected():
     with contextlib.suppress(TypeError):
         EpisodeRecording(7, ENV)
     EpisodeRecording.__new__(EpisodeRecording).close()
+
+
+@pytest.mark.parametrize("written", [0.5, 1.0])
+def test_an_interrupt_keeps_a_row_that_is_whole(tmp_path, monkeypatch, written):
+    recording = EpisodeRecording(tmp_path, "CartPole-v1")
+    recording.append(make_episode((1.0,)))
+    write_all = jsonl.write_all
+
+    def interrupted(descriptor, data):
+        write_all(descriptor, data[: int(len(data) * written)])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(jsonl, "write_all", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        recording.append(make_episode((2.0, 3.0)))
+    monkeypatch.undo()
+    recording.append(make_episode((4.0,)))
+    rewards = [episode.base_rewards for episode in recording.episodes()]
+    assert rewards == [(1.0,), *([(2.0, 3.0)] if written == 1.0 else []), (4.0,)]
+    assert [episode.episode for episode in recording.episodes()] == list(range(len(rewards)))

@@ -1,5 +1,7 @@
 """Anything a user may do, in any order, against a model of a few lines."""
 
+import errno
+import os
 import pickle
 import tempfile
 from collections import Counter
@@ -7,7 +9,7 @@ from pathlib import Path
 
 import gymnasium as gym
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from wrapper_harness import Controller, Line, recorded
 
@@ -18,7 +20,9 @@ operations = st.lists(
         st.integers(0, 2),
         st.integers(0, 2),
         st.just("reset"),
-        st.sampled_from(["bad reward", "nan", "close", "pickle", "load", "reset_kl", "save"]),
+        st.sampled_from(
+            ["bad reward", "nan", "full disk", "close", "pickle", "load", "reset_kl", "save"]
+        ),
     ),
     max_size=60,
 )
@@ -33,6 +37,10 @@ class Fickle(gym.Wrapper):
         observation, reward, *rest = super().step(action)
         reward, self.next = reward if self.next is None else self.next, None
         return observation, reward, *rest
+
+
+def full_disk(descriptor, data):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class Model:
@@ -62,7 +70,6 @@ class Model:
         self.episode, self.measured = None, False
 
 
-@settings(max_examples=100, deadline=None)
 @given(operations)
 def test_what_is_recorded_and_counted(operations):
     with tempfile.TemporaryDirectory() as name:
@@ -73,6 +80,7 @@ def test_what_is_recorded_and_counted(operations):
         )
         model = Model()
         for operation in operations:
+            recording = model.episode is not None
             if isinstance(operation, int):
                 observation, _, ended, *_ = env.step(operation)
                 model.step(int(observation), operation, ended)
@@ -86,6 +94,17 @@ def test_what_is_recorded_and_counted(operations):
                     env.step(1)
                 model.place = env.unwrapped._place
                 model.abandon()
+            elif operation == "full disk":
+                try:
+                    with pytest.MonkeyPatch.context() as patch:
+                        patch.setattr(os, "write", full_disk)
+                        observation, _, ended, *_ = env.step(1)
+                    model.step(int(observation), 1, ended)
+                    assert not ended or not recording
+                except OSError:
+                    assert recording
+                    model.place = env.unwrapped._place
+                    model.abandon()
             elif operation == "close":
                 env.close()
             elif operation == "pickle":

@@ -14,7 +14,20 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from wrapper_harness import Line, contents, load, names, on_line, play, recorded, spy_of
+from wrapper_harness import (
+    Controller,
+    Line,
+    contents,
+    load,
+    names,
+    on_line,
+    play,
+    read_move,
+    recorded,
+    spy_of,
+    write_move,
+    write_place,
+)
 
 from kl_proteus import LLMTrainingWrapper
 
@@ -185,6 +198,16 @@ def test_environments_have_files_of_their_own(tmp_path):
     assert names(tmp_path) == ["episodes-FrozenLake-v1-0000.jsonl", SHARD]
 
 
+def test_the_id_of_the_recording(tmp_path):
+    for env in (gym.make("FrozenLake-v1"), Line()):
+        wrapper = LLMTrainingWrapper(env, tmp_path / type(env).__name__)
+        play(wrapper, 1)
+        (row,) = recorded(tmp_path / type(env).__name__)
+        assert wrapper.env_id == row["env_id"] == ("Line" if env.spec is None else env.spec.id)
+        with pytest.raises(AttributeError):
+            wrapper.env_id = "Other-v0"
+
+
 def test_other_axes_have_another_fingerprint(tmp_path):
     for bins in (10, 10, 11):
         with LLMTrainingWrapper(gym.make("CartPole-v1"), tmp_path, obs_bins=bins) as env:
@@ -336,23 +359,81 @@ def fill_the_disk(monkeypatch, n_bytes):
 
 
 def test_full_disk_at_the_end_of_an_episode(tmp_path, monkeypatch):
-    env = on_line(tmp_path, lengths=(3, 4, 5))
+    controller = Controller()
+    env = on_line(tmp_path, lengths=(8, 4, 5), kl_penalty_weight=controller)
     play(env, 1)
-    before = contents(tmp_path)
+    env.reset()
+    for _ in range(3):
+        env.step(1)
+
+    def counts():
+        return (
+            env.get_kl_statistics(),
+            env.get_training_statistics(),
+            env.kl_history,
+            [env.snapshot(which) for which in ("current", "previous")],
+            list(controller.updates),
+            contents(tmp_path),
+        )
+
+    before = counts()
     with monkeypatch.context() as patch:
         fill_the_disk(patch, 100)
         with pytest.raises(OSError, match=r"No space left.*not recorded.*0000\.jsonl") as caught:
-            play(env, 1)
+            env.step(1)
     assert caught.value.errno == errno.ENOSPC
-    assert contents(tmp_path) == before
-    # The step happened, and its pair is counted; only the recording lacks the episode.
-    assert env.get_kl_statistics()["steps"] == 7
-    statistics = env.get_training_statistics()
-    assert (statistics["num_steps"], statistics["num_episodes"]) == (7, 1)
-    play(env, 1)
-    assert lengths(tmp_path) == [3, 5]
-    assert [row["episode"] for row in recorded(tmp_path)] == [0, 1]
+    assert counts() == before
+    assert len(controller.updates) == 1
+    # This environment goes on, in no episode; the pair is that of where it is now.
+    place = env.observation_text(env.unwrapped._place)
+    env.step(2)
     assert env.get_kl_statistics()["steps"] == 12
+    assert place == "observation=4"
+    assert contents(tmp_path) == before[-1]
+    play(env, 1)
+    assert lengths(tmp_path) == [8, 5]
+    assert [row["episode"] for row in recorded(tmp_path)] == [0, 1]
+    assert env.get_kl_statistics()["steps"] == 17
+
+
+@pytest.mark.parametrize("reward", [0.0, -0.1, -1.7976931348623157e308, 5e-324])
+def test_the_space_reserved_is_enough_and_hardly_more(tmp_path, monkeypatch, reward):
+    sizes = []
+    real = os.write
+
+    def write(descriptor, data):
+        sizes.append(len(data))
+        return real(descriptor, data)
+
+    env = on_line(
+        tmp_path,
+        lengths=(1, 2, 9, 1, 2, 3, 1, 2, 3, 1, 7),
+        rewards=(reward,),
+        mode="monitor",
+        action_formatter=write_move,
+        observation_formatter=write_place,
+        action_parser=read_move,
+    )
+    monkeypatch.setattr(os, "write", write)
+    play(env, 11)
+    rows = (tmp_path / SHARD).read_bytes().splitlines(keepends=True)
+    assert sizes[1::2] == [len(row) for row in rows]
+    for reserved, row in zip(sizes[::2], rows, strict=True):
+        assert len(row) <= reserved < len(row) + 200
+
+
+def test_space_is_given_back_where_the_last_step_is_refused(tmp_path, monkeypatch):
+    env = on_line(tmp_path, lengths=(3,))
+    play(env, 1)
+    before = contents(tmp_path)
+    env.reset()
+    env.step(1)
+    env.step(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(env._shaping), "terms", lambda *_: (float("inf"), 0.0))
+        with pytest.raises(ValueError, match="finite shaped reward"):
+            env.step(1)
+    assert contents(tmp_path) == before
 
 
 def test_full_disk_at_the_first_episode(tmp_path, monkeypatch):
@@ -403,35 +484,53 @@ def test_directory_that_cannot_be_used(tmp_path, monkeypatch):
     assert names(tmp_path) == ["file"]
 
 
-@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
-def test_a_killed_process_loses_the_running_episode_only(tmp_path):
-    script = """
-        import sys
-        from wrapper_harness import on_line, play
+RUNNING = """
+    env.reset()
+    for _ in range(50):
+        env.step(1)
+    stop()
+    """
+RESERVED = """
+    env._recording.append = stop
+    play(env, 1)
+    """
 
-        env = on_line(sys.argv[1], lengths=(4, 3, 5, 10**9))
-        play(env, 3)
-        env.reset()
-        for _ in range(50):
-            env.step(1)
-        print("running", flush=True)
+
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
+@pytest.mark.parametrize(
+    ("last", "length", "tail"), [(RUNNING, 10**9, 0), (RESERVED, 50, 1000)], ids=["run", "end"]
+)
+def test_a_killed_process_loses_the_running_episode_only(tmp_path, last, length, tail):
+    script = """
+    import sys
+    from wrapper_harness import on_line, play
+
+    def stop(*_):
+        print("waiting", flush=True)
         sys.stdin.read()
-        """
+
+    env = on_line(sys.argv[1], lengths=(4, 3, 5, int(sys.argv[2])))
+    play(env, 3)
+    """
+    script = textwrap.dedent(script) + textwrap.dedent(last)
     paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)],
+        [sys.executable, "-c", script, str(tmp_path), str(length)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
     ) as process:
-        assert process.stdout.readline() == b"running\n"
+        assert process.stdout.readline() == b"waiting\n"
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=60)
-    assert lengths(tmp_path) == [4, 3, 5]
-    before = (tmp_path / SHARD).read_bytes()
+    found = (tmp_path / SHARD).read_bytes()
+    whole = found.rstrip(b" ")
+    assert tail <= len(found) - len(whole) <= 100 * tail
     env = on_line(tmp_path, lengths=(6,))
+    assert [len(episode) for episode in env._recording.episodes()] == [4, 3, 5]
     play(env, 1)
     assert names(tmp_path) == [SHARD]
-    assert (tmp_path / SHARD).read_bytes().startswith(before)
+    assert (tmp_path / SHARD).read_bytes().startswith(whole)
+    assert lengths(tmp_path) == [4, 3, 5, 6]
     assert [row["episode"] for row in recorded(tmp_path)] == [0, 1, 2, 3]
     assert len(load(env.save_all_trajectories())) == 18

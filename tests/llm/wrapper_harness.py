@@ -173,8 +173,9 @@ def load(path):
 
 
 def recorded(directory):
-    """The episodes in the files of a directory, file by file."""
-    return [row for path in sorted(directory.glob("episodes-*.jsonl")) for row in load(path)]
+    """The episodes in the files of a directory, file by file; a new file may have none yet."""
+    paths = [path for path in sorted(directory.glob("episodes-*.jsonl")) if path.stat().st_size]
+    return [row for path in paths for row in load(path)]
 
 
 def contents(directory):

@@ -34,6 +34,7 @@ def run(options: CollectOptions) -> int:
         streams.only_results(),
         Progress(options.length, options.unit, visible=not options.quiet) as progress,
         streams.warnings_as_lines(progress.say),
+        streams.log_as_lines(progress.say),
     ):
         found, problems = _collect(options, progress)
     try:
@@ -57,7 +58,7 @@ def _collect(
     finally:
         try:
             env.close()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             progress.say(f"warning: the environment cannot be closed: {describe(error)}")
 
 
@@ -102,10 +103,9 @@ def _export(
     problems: list[CommandError] = []
     exported = "nothing exported"
     if completed:
-        env_id = _recorded_id(env)
         try:
-            files += exports.recording(options, env_id)
-            data = exports.save_training_data(env, options, env_id)
+            files += exports.recording(options, env.env_id)
+            data = exports.save_training_data(env, options)
         except CommandError as error:
             problems.append(CommandError(f"{error}{_kept(env, options)}"))
         else:
@@ -130,12 +130,6 @@ def _export(
         told = Interrupted(f"interrupted; {_episodes(completed)} recorded, {exported}")
         problems.insert(0, told)
     return results.summary(env, options, tally, files, interrupted=interrupted), problems
-
-
-def _recorded_id(env: LLMTrainingWrapper[Any, Any]) -> str:
-    """The id that the wrapper records the environment under."""
-    spec = env.unwrapped.spec
-    return type(env.unwrapped).__name__ if spec is None else spec.id
 
 
 def _kept(env: LLMTrainingWrapper[Any, Any], options: CollectOptions) -> str:

@@ -51,14 +51,13 @@ def recording(options: CollectOptions, env_id: str) -> list[File]:
 
 
 def save_training_data(
-    env: LLMTrainingWrapper[Any, Any], options: CollectOptions, env_id: str
+    env: LLMTrainingWrapper[Any, Any], options: CollectOptions
 ) -> File | PreferenceReport:
     """Exports all completed episodes.
 
     Args:
         env: The environment, with at least one completed episode.
         options: The command line.
-        env_id: Id under which the environment's episodes are recorded.
 
     Returns:
         What was written; or, where not a single preference was found, why.
@@ -71,7 +70,7 @@ def save_training_data(
         rows = jsonl.count_rows(env.save_all_trajectories(options.file_name))
     except Exception as error:
         if isinstance(error, ValueError) and options.format == "preference":
-            report = _no_pair(options, env_id)
+            report = _no_pair(options, env.env_id)
             if report is not None:
                 return report
         raise CommandError(f"cannot export to {path}: {describe(error)}") from error

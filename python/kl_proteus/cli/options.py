@@ -6,7 +6,10 @@ from typing import Any, Literal
 from kl_proteus.llm.export import FormatType
 from kl_proteus.llm.shaping import Mode
 
-__all__ = ["CollectOptions"]
+__all__ = ["CollectOptions", "Range"]
+
+Range = tuple[float | None, float | None]
+"""Low and high; None is no bound."""
 
 # The file that each format goes to, so that one does not replace another.
 FILE_NAMES: dict[FormatType, str] = {
@@ -39,6 +42,9 @@ class CollectOptions:
         epsilon: Pseudocount of each occupied cell.
         obs_bins: Bins of the observation.
         action_bins: Bins of the action.
+        obs_range: Bounds of the observation; a None inside is no bound, None takes the space's.
+        action_range: Bounds of the action, likewise.
+        obs_scale: Scale of unbounded axes of the observation.
         history_size: Values behind mean and deviation.
         encoder: Name of a function that encodes observations; None bins them.
         mode: What the drift does to rewards.
@@ -67,6 +73,9 @@ class CollectOptions:
     epsilon: float
     obs_bins: int | list[int]
     action_bins: int | list[int]
+    obs_range: Range | None
+    action_range: Range | None
+    obs_scale: float
     history_size: int
     encoder: str | None
     mode: Mode

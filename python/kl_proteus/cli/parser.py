@@ -1,6 +1,7 @@
 """The grammar of the command line."""
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 
@@ -12,9 +13,13 @@ from kl_proteus.llm.shaping import MODES
 
 __all__ = ["parse"]
 
-DEFAULT_EPISODES = 20
+# Enough steps for two windows of the default length in environments of short episodes.
+DEFAULT_EPISODES = 200
 LONGEST_WINDOW = 2**32 - 1
 LONGEST_HISTORY = 10**8
+
+_RANGES = ("--obs-range", "--action-range")
+_NEGATIVE = re.compile(r"-[\d.]")
 
 _COLLECT = """\
 Runs a policy in a Gymnasium environment, measures how far its behaviour
@@ -34,7 +39,7 @@ exit status: 0 done; 1 failed, or no episode was completed; 2 wrong usage;
 130 interrupted by Ctrl-C (completed episodes stay recorded and are exported).
 
 examples:
-  kl-proteus collect CartPole-v1 --episodes 50 --seed 1
+  kl-proteus collect CartPole-v1 --seed 1
   kl-proteus collect CartPole-v1 --window none --save-snapshot base.json
   kl-proteus collect CartPole-v1 --policy mine:act --reference base.json"""
 
@@ -51,7 +56,7 @@ def parse(argv: Sequence[str] | None) -> CollectOptions | int:
     """
     root, collect = _parsers()
     try:
-        arguments = root.parse_args(argv)
+        arguments = root.parse_args(_joined(sys.argv[1:] if argv is None else argv))
         if arguments.command is None:
             root.print_help(sys.stderr)
             return 2
@@ -67,6 +72,17 @@ def parse(argv: Sequence[str] | None) -> CollectOptions | int:
     if steps is not None:
         return CollectOptions(**fields, length=steps, unit="steps")
     return CollectOptions(**fields, length=episodes or DEFAULT_EPISODES, unit="episodes")
+
+
+def _joined(argv: Sequence[str]) -> list[str]:
+    """Lets a range begin with a minus: argparse would take `-3:3` for an option."""
+    joined: list[str] = []
+    for text in argv:
+        if joined and joined[-1] in _RANGES and _NEGATIVE.match(text):
+            joined[-1] += f"={text}"
+        else:
+            joined.append(text)
+    return joined
 
 
 def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
@@ -224,6 +240,21 @@ def _add_drift(parser: argparse.ArgumentParser) -> None:
             type=values.bins,
             help=f"bins of each {what} axis, or one number per axis: 8,8,12,12 (default 10)",
         )
+    for option, what in zip(_RANGES, ("observation", "action"), strict=True):
+        group.add_argument(
+            option,
+            metavar="LOW:HIGH",
+            type=values.bounds,
+            help=f"bounds of every {what} axis in place of those of the space, each a number or "
+            "none: -3:3, none:5",
+        )
+    group.add_argument(
+        "--obs-scale",
+        metavar="X",
+        default=1.0,
+        type=values.number(0.0, 1e100, above_minimum=True),
+        help="scale of observation axes without bounds, in units of the observation (default 1)",
+    )
     group.add_argument(
         "--history-size",
         metavar="N",

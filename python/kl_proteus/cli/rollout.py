@@ -77,7 +77,7 @@ def run(
         action = policy(observation)
         try:
             observation, _, terminated, truncated, info = env.step(action)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             where = f"step {tally.steps + 1} of {options.env_id}"
             raise CommandError(f"{where} failed: {describe(error)}") from error
         ended = bool(terminated) or bool(truncated)
@@ -93,5 +93,5 @@ def run(
 def _reset(env: LLMTrainingWrapper[Any, Any], seed: int | None) -> Any:
     try:
         return env.reset(seed=seed)[0]
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CommandError(f"the environment cannot be reset: {describe(error)}") from error

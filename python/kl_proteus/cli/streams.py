@@ -1,6 +1,7 @@
 """Standard output holds the results only; everything else goes to standard error."""
 
 import contextlib
+import logging
 import os
 import sys
 import warnings
@@ -10,7 +11,15 @@ from typing import TextIO
 
 from kl_proteus.cli.failures import CommandError, ReaderGone, one_line
 
-__all__ = ["check_output", "complain", "only_results", "say", "warnings_as_lines", "write"]
+__all__ = [
+    "check_output",
+    "complain",
+    "log_as_lines",
+    "only_results",
+    "say",
+    "warnings_as_lines",
+    "write",
+]
 
 
 def check_output() -> None:
@@ -99,6 +108,37 @@ def warnings_as_lines(tell: Callable[[str], None]) -> Generator[None]:
     with warnings.catch_warnings():
         warnings.showwarning = show
         yield
+
+
+@contextmanager
+def log_as_lines(tell: Callable[[str], None]) -> Generator[None]:
+    """Tells what the package logs in a line each, and to nobody else.
+
+    Args:
+        tell: What to do with the line.
+    """
+    logger = logging.getLogger("kl_proteus")
+    propagate = logger.propagate
+    handler = _Lines(tell)
+    logger.addHandler(handler)
+    # A policy may have set up logging, and would tell it a second time.
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.propagate = propagate
+        logger.removeHandler(handler)
+
+
+class _Lines(logging.Handler):
+    """Tells warnings and worse."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._tell(f"{record.levelname.lower()}: {record.getMessage()}")
 
 
 @contextmanager

@@ -6,7 +6,16 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable
 from typing import Any, cast
 
-__all__ = ["bins", "environment_arguments", "number", "path", "policy", "qualified_name", "whole"]
+__all__ = [
+    "bins",
+    "bounds",
+    "environment_arguments",
+    "number",
+    "path",
+    "policy",
+    "qualified_name",
+    "whole",
+]
 
 MOST_BINS = 2**31 - 1
 
@@ -77,6 +86,26 @@ def bins(text: str) -> int | list[int]:
         ) from None
     listed = [value for value in values if value is not None]
     return listed if "," in text else listed[0]
+
+
+def bounds(text: str) -> tuple[float | None, float | None]:
+    """A range, `LOW:HIGH`; a side that is `none` has no bound."""
+    try:
+        low, high = map(_bound, text.split(":"))
+    except ValueError:
+        raise ArgumentTypeError(f"must be LOW:HIGH, each a number or none, got {text!r}") from None
+    if low is not None and high is not None and low > high:
+        raise ArgumentTypeError(f"must have a low of at most the high, got {text!r}")
+    return low, high
+
+
+def _bound(text: str) -> float | None:
+    if text.strip().lower() == "none":
+        return None
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError
+    return value
 
 
 def path(text: str) -> str:

@@ -91,7 +91,10 @@ class RewardShaping:
     def current_penalty_weight(self) -> float:
         """Penalty weight that `terms` uses now: the number, or the controller's value."""
         weight = self.penalty_weight
-        return weight if isinstance(weight, (int, float)) else float(weight.value)
+        if isinstance(weight, (int, float)):
+            return weight
+        # A controller of the user may have gone anywhere.
+        return _checks.real_number("kl_penalty_weight.value", weight.value, minimum=0.0)
 
     def terms(
         self, kl: float, ready: bool, penalty_weight: float | None = None
@@ -146,9 +149,12 @@ class RewardShaping:
             ValueError: If the controller refuses the measurement; its state is then unchanged.
         """
         weight = self.penalty_weight
-        if not isinstance(weight, (int, float)) and n_steps > 0:
+        if isinstance(weight, (int, float)):
+            return weight
+        if n_steps > 0:
             weight.update(mean_kl, n_steps)
-        return self.current_penalty_weight
+        # Checked where it is used: the episode has ended well.
+        return float(weight.value)
 
 
 def scalar_reward(reward: object) -> float:

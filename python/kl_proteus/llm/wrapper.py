@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, SupportsFloat, TypeVar
@@ -18,6 +19,7 @@ from gymnasium.utils import RecordConstructorArgs
 from kl_proteus import _checks
 from kl_proteus.drift import JointKLDivergenceWrapper, plain
 from kl_proteus.llm.export import FormatType, check_format_type, export
+from kl_proteus.llm.recording import jsonl
 from kl_proteus.llm.recording.episodes import EpisodeBuilder
 from kl_proteus.llm.recording.recorder import EpisodeRecording
 from kl_proteus.llm.shaping import Mode, PenaltyController, RewardShaping, scalar_reward
@@ -32,6 +34,10 @@ ActType = TypeVar("ActType")
 
 REWARD_KEYS = ("base_reward", "kl_penalty", "kl_bonus", "shaped_reward")
 """What each step's info gains besides the keys of the drift."""
+
+# No finite float takes more characters. A step has seven, and an index fewer digits than 20.
+_LONGEST_NUMBERS = (-sys.float_info.max,) * 7
+_INDEX_DIGITS = 20
 
 
 class LLMTrainingWrapper(JointKLDivergenceWrapper[ObsType, ActType]):
@@ -214,7 +220,9 @@ class LLMTrainingWrapper(JointKLDivergenceWrapper[ObsType, ActType]):
             above in a copy of info.
 
         Raises:
-            OSError: The episode has ended and could not be recorded; the recording is as it was.
+            OSError: The episode has ended and there is no space to record it. Nothing of the step
+                is counted, and the recording is as it was. If the disk fails later than that, the
+                step is counted and only the episode is lost.
             TypeError: As `JointKLDivergenceWrapper.step`, or the reward is not a scalar.
             ValueError: As `JointKLDivergenceWrapper.step`, or the reward is not finite before or
                 after shaping. An episode with such a step is not recorded.
@@ -226,47 +234,57 @@ class LLMTrainingWrapper(JointKLDivergenceWrapper[ObsType, ActType]):
         # Both are taken now: the environment may change the array it is given.
         observation_key, action_key = self._tracker.waiting()
         action_text = self._text.action_text(action)
-        observation, reward, terminated, truncated, info = self.env.step(action)
         try:
-            base_reward = scalar_reward(reward)
-        except Exception:  # a reward is any object that turns into a float
-            # The step has happened, so what was waiting must not meet the next action.
-            self._observe(observation)
+            observation, reward, terminated, truncated, info = self.env.step(action)
+        except Exception:
+            raise  # nothing has happened, and the observation waits for another action
+        except BaseException:
+            # Interrupted: who knows whether the environment has moved.
+            self._tracker.forget()
             self._abandon_episode()
             raise
-        report = self._advance(observation)
-        kl = report[0]
-        ready = self._tracker.ready
         try:
+            try:
+                base_reward = scalar_reward(reward)
+                if (terminated or truncated) and self._records_episode and seen is not None:
+                    self._reserve((seen, action_text, str(observation_key), str(action_key)))
+            # A reward is any object that turns into a float, and the disk may be full.
+            except Exception:
+                # What was waiting must not meet the next action.
+                self._observe(observation)
+                raise
+            report = self._advance(observation)
+            kl = report[0]
+            ready = self._tracker.ready
             penalty, bonus = self._shaping.terms(kl, ready)
             shaped_reward = _finite_sum(base_reward, bonus, penalty)
-        except Exception:  # a controller of the user may raise anything
+
+            self._reward.add(base_reward)
+            self._shaped_reward.add(shaped_reward)
+            if self._tracker.reported:
+                self._kl.add(kl)
+            if ready:
+                self._episode_kl.add(kl)
+            if self._records_episode and seen is not None:
+                self._episode.append(
+                    seen,
+                    action_text,
+                    str(observation_key),
+                    str(action_key),
+                    base_reward,
+                    shaped_reward,
+                    penalty,
+                    bonus,
+                    kl,
+                    report[3],
+                    report[4],
+                )
+            if terminated or truncated:
+                self._end_episode(bool(terminated), bool(truncated))
+        except BaseException:
             # The step has happened, so the episode would lack it.
             self._abandon_episode()
             raise
-
-        self._reward.add(base_reward)
-        self._shaped_reward.add(shaped_reward)
-        if self._tracker.reported:
-            self._kl.add(kl)
-        if ready:
-            self._episode_kl.add(kl)
-        if self._records_episode and seen is not None:
-            self._episode.append(
-                seen,
-                action_text,
-                str(observation_key),
-                str(action_key),
-                base_reward,
-                shaped_reward,
-                penalty,
-                bonus,
-                kl,
-                report[3],
-                report[4],
-            )
-        if terminated or truncated:
-            self._end_episode(bool(terminated), bool(truncated))
 
         info = self._with_report(info, report)
         keys = self._reward_keys
@@ -362,6 +380,11 @@ class LLMTrainingWrapper(JointKLDivergenceWrapper[ObsType, ActType]):
         }
 
     @property
+    def env_id(self) -> str:
+        """What the environment is recorded as: its id; its class's name where it has no spec."""
+        return self._recording.env_id
+
+    @property
     def system_prompt(self) -> str:
         """What precedes every observation: the task, and how to answer."""
         return self._text.system_prompt()
@@ -409,7 +432,22 @@ class LLMTrainingWrapper(JointKLDivergenceWrapper[ObsType, ActType]):
         self._fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
         return self._fingerprint
 
+    def _reserve(self, texts: tuple[str, str, str, str]) -> None:
+        """Makes room for the episode before anything of its last step is counted.
+
+        Args:
+            texts: What is known of the step already: its texts and keys.
+        """
+        # The drift is known only after counting, so the copy ends in the longest numbers (and says
+        # False, which is longer than True).
+        longest = copy.deepcopy(self._episode)
+        longest.append(*texts, *_LONGEST_NUMBERS)
+        episode = longest.finish(terminated=False, truncated=False, binning=self._binning())
+        assert episode is not None  # it has a step
+        self._recording.reserve(len(jsonl.encode_row(episode.to_row())) + _INDEX_DIGITS)
+
     def _abandon_episode(self) -> None:
+        self._recording.release()
         self._episode.discard()
         self._episode_kl = _Mean()
         self._records_episode = False
@@ -444,16 +482,12 @@ def _finite_sum(base_reward: float, bonus: float, penalty: float) -> float:
 
 
 class _Mean:
-    """A running mean; 0.0 of nothing."""
+    """A running mean; 0.0 of nothing. Divided first, so that no sum overflows."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._sum = 0.0
+        self.value = 0.0
 
     def add(self, value: float) -> None:
         self.count += 1
-        self._sum += value
-
-    @property
-    def value(self) -> float:
-        return self._sum / self.count if self.count else 0.0
+        self.value += value / self.count - self.value / self.count

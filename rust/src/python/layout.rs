@@ -245,6 +245,14 @@ impl Layout {
         start: Vec<i64>,
         size: Vec<u64>,
     ) -> PyResult<Self> {
+        if start.len() != size.len() {
+            return Err(Error::Length {
+                place: name,
+                expected: start.len(),
+                got: size.len(),
+            }
+            .into());
+        }
         let axes = start
             .iter()
             .zip(&size)

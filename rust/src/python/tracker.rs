@@ -173,8 +173,10 @@ impl PairTracker {
     /// One that has no cell (a NaN, a wrong shape) is an error only for the `choose` that would
     /// count it: nobody acts on the last observation of an episode.
     fn observe(&self, observation: &Bound<'_, PyAny>) -> PyResult<()> {
-        let observed = self.encoded(observation)?;
-        self.lock().observe(observed);
+        let observed = self.encoded(observation);
+        let mut state = self.lock();
+        state.forget();
+        state.observe(observed?);
         Ok(())
     }
 
@@ -213,10 +215,12 @@ impl PairTracker {
     ///     KL divergence, its mean and standard deviation over the history, its observation part
     ///     and its policy part, in nats.
     fn advance(&self, observation: &Bound<'_, PyAny>) -> PyResult<Numbers> {
-        let observed = self.encoded(observation)?;
+        // Encoded before the lock is taken, because it may run Python code. Where that fails for
+        // good, the pair has happened all the same, and nothing waits.
+        let observed = self.encoded(observation);
         let mut state = self.lock();
         let report = state.count()?;
-        state.observe(observed);
+        state.observe(observed?);
         Ok(numbers(&report))
     }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import logging
 import math
@@ -76,8 +77,8 @@ def read_rows(
 
     Args:
         path: File to read.
-        skip_torn_tail: Whether a last line that is no JSON object (its writer was killed, or is
-            writing at this moment) ends the stream instead of raising.
+        skip_torn_tail: Whether a last line that is no JSON object (its writer was killed, is
+            writing at this moment, or has reserved the space) ends the stream instead of raising.
 
     Yields:
         The rows, first to last.
@@ -87,17 +88,24 @@ def read_rows(
         ValueError: If a line is not an object in strict JSON; the message has the path and the
             line number.
     """
-    with Path(path).open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
+    with Path(path).open("rb", buffering=0) as raw, io.BufferedReader(raw) as file:
+        end = os.fstat(raw.fileno()).st_size
+        if skip_torn_tail and end > 0:
+            # A writer may change what follows the last line break at any moment, so that is
+            # looked at once, and before anything is in the buffer.
+            start, last = _last_line(raw, end)
+            if not last.endswith(b"\n") and not _is_object(last):
+                end = start
+            raw.seek(0)
         position = 0
         for number, line in enumerate(file, start=1):
-            if position >= size:
+            if position >= end:
                 return
             position += len(line)
             try:
                 row = _parse(line)
             except ValueError as error:
-                if skip_torn_tail and position >= size and not _is_object(line):
+                if skip_torn_tail and position >= end and not _is_object(line):
                     return
                 raise ValueError(f"{os.fspath(path)}, line {number}: {error}") from None
             yield row
@@ -116,7 +124,8 @@ def count_rows(path: str | os.PathLike[str]) -> int:
         OSError: If the file cannot be read.
         ValueError: If the file ends in more than one line that is not a row.
     """
-    with Path(path).open("rb") as file:
+    # Without a buffer: a writer may change the tail between two looks at it.
+    with Path(path).open("rb", buffering=0) as file:
         end, unterminated = _whole_rows(file, path)
         file.seek(0)
         rows = int(unterminated)

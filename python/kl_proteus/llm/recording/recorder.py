@@ -7,7 +7,7 @@ import logging
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,7 +20,8 @@ __all__ = ["EpisodeRecording"]
 
 _logger = logging.getLogger(__name__)
 
-_OPEN_FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+# Not O_APPEND: rows are written over the space reserved for them.
+_OPEN_FLAGS = os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class _Shard:
@@ -33,6 +34,7 @@ class _Shard:
         self._locked = locked
         self._owner = os.getpid()
         self._size = os.fstat(descriptor).st_size
+        self._reserved = 0
 
     def is_intact(self) -> bool:
         """Whether the file is still ours, still there, and as long as we left it."""
@@ -42,23 +44,71 @@ class _Shard:
             named = self.path.stat()
         except OSError:
             return False
-        return os.path.samestat(named, os.fstat(self._descriptor)) and named.st_size == self._size
+        size = self._size + self._reserved
+        return os.path.samestat(named, os.fstat(self._descriptor)) and named.st_size == size
+
+    def reserve(self, size: int) -> None:
+        """Allocate space behind the last row, or leave the file without any and raise."""
+        if size <= self._reserved:
+            return
+        # Blanks without a line break: to readers, and after a crash, they are a torn last line.
+        try:
+            self._write(b" " * size)
+        except BaseException:
+            self._cut_tail()
+            raise
+        self._reserved = size
 
     def append(self, line: bytes, *, sync: bool) -> None:
-        """Write a line, or leave the file as it was and raise."""
+        """Write a line, or leave the file as it was and raise.
+
+        An interrupt may come after the last byte; a row that is whole stays then.
+        """
         try:
-            jsonl.write_all(self._descriptor, line)
+            self._write(line)
             if sync:
                 os.fsync(self._descriptor)
-        except BaseException:
-            # If even this fails, the next open repairs the tail.
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, self._size)
+        except OSError:
+            self._cut_tail()
             raise
+        except BaseException:
+            if self._ends_in(line):
+                self._keep(line)
+            else:
+                self._cut_tail()
+            raise
+        self._keep(line)
+
+    def release(self) -> None:
+        """Give up the space that is reserved."""
+        # A forked child shares the file with its parent.
+        if self._reserved > 0 and self._owner == os.getpid():
+            self._cut_tail()
+
+    def _write(self, data: bytes) -> None:
+        """Write behind the last row."""
+        os.lseek(self._descriptor, self._size, os.SEEK_SET)
+        jsonl.write_all(self._descriptor, data)
+
+    def _ends_in(self, line: bytes) -> bool:
+        """Whether a line stands behind the last row."""
+        os.lseek(self._descriptor, self._size, os.SEEK_SET)
+        return os.read(self._descriptor, len(line)) == line
+
+    def _keep(self, line: bytes) -> None:
+        """Make a line that was written the last row."""
         self._size += len(line)
         self.rows += 1
+        self._cut_tail()
+
+    def _cut_tail(self) -> None:
+        self._reserved = 0
+        # If even this fails, the next open repairs the tail.
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._descriptor, self._size)
 
     def close(self) -> None:
+        self.release()
         # A forked child shares the lock with its parent and must not give it up.
         if self._locked and self._owner == os.getpid():
             with contextlib.suppress(OSError):
@@ -124,8 +174,31 @@ class EpisodeRecording:
         """Number of completed episodes of the environment in all shards; reads the files."""
         return shards.count_episodes(self._output_dir, self._env_id)
 
+    def reserve(self, size: int) -> None:
+        """Allocate space for the next episode, so that a full disk is found out before it ends.
+
+        Until `append` or `release` the shard ends in blanks, which readers ignore and which are
+        removed, like a torn last line, if this process is killed. Where a file system writes a
+        changed block to another place, as Btrfs and ZFS do, `append` may find the disk full still.
+
+        Args:
+            size: Bytes of the episode's row, at the least.
+
+        Raises:
+            OSError: If there is no such space, or no shard. The shard then holds what it held
+                before, and nothing is reserved.
+        """
+        shard = self._open()
+        with _not_recorded(shard.path):
+            shard.reserve(size)
+
+    def release(self) -> None:
+        """Give up the space that is reserved; harmless where there is none."""
+        if self._shard is not None:
+            self._shard.release()
+
     def append(self, episode: Episode) -> int:
-        """Append a completed episode.
+        """Append a completed episode, into the space that is reserved if there is any.
 
         Args:
             episode: The episode. Its index is replaced by the next one of the shard.
@@ -147,11 +220,8 @@ class EpisodeRecording:
         shard = self._open()
         row["episode"] = index = shard.rows
         line = jsonl.encode_row(row)
-        try:
+        with _not_recorded(shard.path):
             shard.append(line, sync=self._fsync)
-        except OSError as error:
-            message = f"{error.strerror}; the episode was not recorded"
-            raise OSError(error.errno, message, str(shard.path)) from error
         self._appended += 1
         return index
 
@@ -269,6 +339,16 @@ def _open_shard(path: Path, env_id: str) -> _Shard | None:
         raise
     os.close(descriptor)
     return None
+
+
+@contextlib.contextmanager
+def _not_recorded(path: Path) -> Generator[None]:
+    """Let an error of the system name the shard, and what it means for the episode."""
+    try:
+        yield
+    except OSError as error:
+        message = f"{error.strerror}; the episode was not recorded"
+        raise OSError(error.errno, message, str(path)) from error
 
 
 def _check_fsync(value: object) -> bool:
