@@ -161,7 +161,7 @@ def test_a_value_that_became_nan_reaches_neither_reward_nor_file(tmp_path):
     results = play(env, 1)
     before = contents(tmp_path)
     env.reset()
-    with pytest.raises(ValueError, match="kl_penalty_weight.value must be a finite number, got nan"):
+    with pytest.raises(ValueError, match=r"kl_penalty_weight\.value .* got nan"):
         env.step(1)
     assert all(math.isfinite(result[1]) for result in results)
     # The step happened and was not delivered, so this episode is not recorded.
