@@ -102,10 +102,11 @@ def test_a_users_own_controller_fits_the_protocol():
 
 
 def test_shaping_takes_a_controller_of_its_unit():
-    from kl_proteus.llm.shaping import PenaltyController, RewardShaping
+    from kl_proteus.controllers import KLCoefficientController
+    from kl_proteus.llm.shaping import RewardShaping
 
     controller = AdaptiveKLController(0.2, 6.0, 10000, unit="nats/step")
-    assert isinstance(controller, PenaltyController)
+    assert isinstance(controller, KLCoefficientController)
     assert RewardShaping(penalty_weight=controller).current_penalty_weight == 0.2
     with pytest.raises(ValueError, match="nats/step"):
         RewardShaping(penalty_weight=AdaptiveKLController(0.2, 6.0, 10000))

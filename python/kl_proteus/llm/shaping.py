@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import Literal, Protocol, cast, get_args, runtime_checkable
+from typing import Literal, cast, get_args
 
 from kl_proteus import _checks
+from kl_proteus.controllers import KLCoefficientController
 
-__all__ = ["MODES", "Mode", "PenaltyController", "RewardShaping", "scalar_reward"]
+__all__ = ["MODES", "Mode", "RewardShaping", "scalar_reward"]
 
 Mode = Literal["fine_tuning", "exploration", "monitor"]
 """What shaping does: keep behaviour steady, reward novelty, or only watch."""
@@ -21,25 +22,6 @@ _UNIT = "nats/step"
 
 # NumPy kinds that `float` may take and that are no real number: text, object, date, complex.
 _NOT_REAL = frozenset("USOMmc")
-
-
-@runtime_checkable
-class PenaltyController(Protocol):
-    """What shaping needs of a coefficient controller, such as `AdaptiveKLController`."""
-
-    @property
-    def value(self) -> float:
-        """Current coefficient."""
-        ...
-
-    @property
-    def unit(self) -> str:
-        """Unit of what the controller measures; shaping needs ``"nats/step"``."""
-        ...
-
-    def update(self, current: float, n_steps: int = ...) -> float:
-        """Adapt the coefficient to a measured divergence and return the new value."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +53,7 @@ class RewardShaping:
             unit.
     """
 
-    penalty_weight: float | PenaltyController = 0.1
+    penalty_weight: float | KLCoefficientController = 0.1
     bonus_weight: float = 0.05
     threshold: float = 0.5
     mode: Mode = "fine_tuning"
@@ -209,10 +191,10 @@ def _describe(value: object) -> str:
     return f"{value!r} ({type(value).__name__})"
 
 
-def _check_penalty_weight(weight: object) -> float | PenaltyController:
+def _check_penalty_weight(weight: object) -> float | KLCoefficientController:
     if isinstance(weight, Real):
         return _checks.real_number("kl_penalty_weight", weight, minimum=0.0)
-    if not isinstance(weight, PenaltyController):
+    if not isinstance(weight, KLCoefficientController):
         raise TypeError(
             "kl_penalty_weight must be a real number or a controller with value, unit and "
             f"update, got {weight!r} ({type(weight).__name__})"

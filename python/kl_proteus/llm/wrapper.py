@@ -17,12 +17,13 @@ import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 
 from kl_proteus import _checks
+from kl_proteus.controllers import KLCoefficientController
 from kl_proteus.drift import JointKLDivergenceWrapper, plain
 from kl_proteus.llm.export import FormatType, check_format_type, export
 from kl_proteus.llm.recording import jsonl
 from kl_proteus.llm.recording.episodes import EpisodeBuilder
 from kl_proteus.llm.recording.recorder import EpisodeRecording
-from kl_proteus.llm.shaping import Mode, PenaltyController, RewardShaping, scalar_reward
+from kl_proteus.llm.shaping import Mode, RewardShaping, scalar_reward
 from kl_proteus.llm.text.environment_text import EnvironmentText
 from kl_proteus.snapshots import Snapshot
 from kl_proteus.spaces import Bins, Range
@@ -101,7 +102,7 @@ class LLMTrainingWrapper(JointKLDivergenceWrapper[ObsType, ActType]):
         env: gym.Env[ObsType, ActType],
         output_dir: str | os.PathLike[str] = "training_data",
         format_type: FormatType = "chat",
-        kl_penalty_weight: float | PenaltyController = 0.1,
+        kl_penalty_weight: float | KLCoefficientController = 0.1,
         kl_bonus_weight: float = 0.05,
         kl_threshold: float = 0.5,
         mode: Mode = "fine_tuning",
