@@ -2,6 +2,7 @@
 
 import decimal
 import fractions
+import warnings
 
 import numpy as np
 import pytest
@@ -156,9 +157,127 @@ def test_a_list_that_is_emptied_while_it_is_read(where):
 
 def test_a_list_that_is_emptied_from_the_side():
     policy, reference = [-1.0] * 300, [-1.0] * 300
-    reference[0] = Thief(policy)
+    policy[0] = Thief(reference)
     with pytest.raises(ValueError, match="became shorter"):
         kl_from_logprobs(policy, reference)
+
+
+class Act:
+    """A number whose reading runs a function."""
+
+    def __init__(self, act, value=1.0):
+        self.act = act
+        self.value = value
+
+    def __float__(self):
+        self.act()
+        return self.value
+
+
+def reshape(array, shape):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        array.shape = shape
+
+
+def shrink(array):
+    """Frees the memory of an array."""
+    array.__setstate__((1, (1,), np.dtype("f8"), False, b"\0" * 8))
+
+
+def retype(array):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        array.dtype = np.uint8
+
+
+@pytest.mark.parametrize("reduction", ["none", "token_mean"])
+@pytest.mark.parametrize("shape", [(2, 2), (4, 1), (1, 4), (2, 1, 2)])
+def test_a_row_that_is_reshaped_while_lists_are_read(shape, reduction):
+    for where in range(3):
+        rows = [[[1.0], np.ones(4)] for _ in range(3)]
+        rows[where][0] = [Act(lambda rows=rows, where=where: reshape(rows[where][1], shape))]
+        with pytest.raises(ValueError, match="was changed while"):
+            kl_from_logprobs(*rows, reduction=reduction)
+    mask = np.ones(4, bool)
+    with pytest.raises(ValueError, match="mask was changed while"):
+        kl_penalties(
+            [[Act(lambda: reshape(mask, shape))], [1.0] * 4], 0.1, [np.ones(1, bool), mask]
+        )
+
+
+@pytest.mark.parametrize("shape", [(0, 1), (1, 0)])
+def test_an_empty_row_that_is_reshaped_while_lists_are_read(shape):
+    for first in ([[1.0], [2.0]], [[1.0], np.zeros(0)]):
+        array = np.zeros(0)
+        policy = [[Act(lambda array=array: reshape(array, shape))], array]
+        with pytest.raises(ValueError, match=r"changed while|tokens"):
+            kl_from_logprobs(policy, first, reduction="none")
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 4), (4, 1)])
+def test_an_array_that_is_reshaped_while_lists_are_read(shape):
+    for role in ("reference", "mask"):
+        array = np.ones((2, 2), bool if role == "mask" else float)
+        policy = [[Act(lambda array=array: reshape(array, shape)), 1.0], [1.0, 2.0]]
+        others = {"reference": [[1.0] * 2] * 2, role: array}
+        with pytest.raises(ValueError, match=r"changed while|expected the same shape|expected as"):
+            kl_from_logprobs(policy, **others)
+    mask = np.ones((2, 2), bool)
+    with pytest.raises(ValueError, match=r"changed while|expected the same shape|expected as"):
+        kl_penalties([[Act(lambda: reshape(mask, shape)), 1.0], [1.0, 2.0]], 0.1, mask)
+
+
+@pytest.mark.parametrize("act", [shrink, retype])
+def test_an_array_whose_memory_is_replaced_while_lists_are_read(act):
+    size = 1 << 20
+    for name in ("policy", "reference"):
+        array = np.zeros(size)
+        column = [Act(lambda array=array: act(array))] + [0.0] * (size - 1)
+        arguments = {"policy": column, "reference": column, name: array}
+        with pytest.raises(ValueError, match=r"changed while|tokens"):
+            kl_from_logprobs(**arguments)
+
+
+class Container:
+    """What runs a function when it is read as an array."""
+
+    def __init__(self, act):
+        self.act = act
+
+    def __array__(self, dtype=None, copy=None):
+        self.act()
+        return np.full(4, 0.25)
+
+
+@pytest.mark.parametrize("act", [shrink, retype, lambda array: reshape(array, (2, 2))])
+def test_an_array_that_changes_while_the_next_one_is_converted(act):
+    array = np.full(4, 0.25)
+    with pytest.raises(ValueError, match=r"changed while|tokens"):
+        kl_from_logprobs(array, Container(lambda: act(array)))
+    array = np.full(4, 0.25)
+    assert kl_divergence(array, Container(lambda: act(array))) == 0.0
+
+
+def test_a_subclass_cannot_choose_what_it_is_converted_to():
+    class Liar(np.ndarray):
+        def astype(self, *_, **__):
+            return self
+
+    values = np.arange(4).view(Liar)
+    assert kl_from_logprobs(values, np.zeros(4)) == 1.5
+    swapped = np.arange(4, dtype=">f8").view(Liar)
+    assert kl_from_logprobs(swapped, np.zeros(4)) == 1.5
+
+
+def test_masked_items_are_not_read():
+    never = Act(lambda: pytest.fail("was read"))
+    for mask in ([1, 0], np.array([1, 0]), [np.int64(1), np.False_]):
+        assert kl_from_logprobs([Act(lambda: None), never], [0.0, never], mask) == 1.0
+        rows = [[Act(lambda: None), never]]
+        assert kl_from_logprobs(rows, [[0.0, None]], [mask]) == 1.0
+        if isinstance(mask, np.ndarray):
+            assert kl_from_logprobs(rows, [[0.0, None]], mask[None]) == 1.0
 
 
 def test_numbers_of_other_kinds_are_numbers():

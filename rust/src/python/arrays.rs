@@ -145,8 +145,7 @@ fn read_array(
         (b'i', 8) => each(array, |x: i64| sink.integer(x.into())),
         // Extended precision exists on some platforms only.
         (b'f', _) => {
-            let double = array.call_method1("astype", ("float64",))?;
-            return read_array(double.cast::<PyUntypedArray>()?, leaf, sink);
+            return read_array(&converted(array, "float64")?, leaf, sink);
         }
         _ => return Err(refused_dtype(leaf, &dtype)),
     };
@@ -163,8 +162,18 @@ fn refused_dtype(leaf: &Leaf, dtype: &Bound<'_, PyArrayDescr>) -> PyErr {
 /// A copy in native byte order and aligned memory.
 fn native<'py>(array: &Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyUntypedArray>> {
     let dtype = array.dtype().call_method1("newbyteorder", ("=",))?;
-    let copy = array.call_method1("astype", (dtype,))?;
-    Ok(copy.cast_into::<PyUntypedArray>()?)
+    converted(array, dtype)
+}
+
+/// A copy with another dtype, in an array of NumPy's own: not by a method, which a subclass could
+/// have overridden to return anything.
+fn converted<'py>(
+    array: &Bound<'py, PyUntypedArray>,
+    dtype: impl IntoPyObject<'py>,
+) -> PyResult<Bound<'py, PyUntypedArray>> {
+    static ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let copy = ARRAY.import(array.py(), "numpy", "array")?;
+    Ok(copy.call1((array, dtype))?.cast_into::<PyUntypedArray>()?)
 }
 
 /// Calls `take` with every element in C order. The caller has matched `T` to the dtype.
@@ -229,6 +238,29 @@ enum Element {
 }
 
 impl Element {
+    /// What the elements of an array are; `None` where they cannot be read in place. It runs no
+    /// Python code.
+    fn of(array: &Bound<'_, PyUntypedArray>) -> Option<Self> {
+        let dtype = array.dtype();
+        if dtype.is_native_byteorder() == Some(false) || !array.is_aligned() {
+            return None;
+        }
+        match (dtype.kind(), dtype.itemsize()) {
+            (b'f', 2) => Some(Self::F16),
+            (b'f', 4) => Some(Self::F32),
+            (b'f', 8) => Some(Self::F64),
+            (b'b', 1) => Some(Self::Bool),
+            (b'u' | b'i', 1) => Some(Self::U8),
+            (b'i', 4) => Some(Self::I32),
+            (b'i', 8) => Some(Self::I64),
+            _ => None,
+        }
+    }
+
+    fn serves(self, role: Role) -> bool {
+        role == Role::Mask || matches!(self, Self::F16 | Self::F32 | Self::F64)
+    }
+
     fn size(self) -> usize {
         match self {
             Self::Bool | Self::U8 => 1,
@@ -242,31 +274,25 @@ impl Element {
 /// An array whose elements can be read in place.
 pub(super) struct Grid<'py> {
     array: Bound<'py, PyUntypedArray>,
+    /// As they were when it was checked: Python code that runs later may change both.
     element: Element,
+    rank: usize,
 }
 
 impl<'py> Grid<'py> {
     /// Any array of real numbers, or of a mask; copied only where its elements are of a kind that
     /// is not read in place. `name` is how messages call it.
     pub(super) fn new(name: &str, array: Bound<'py, PyUntypedArray>, role: Role) -> PyResult<Self> {
-        let dtype = array.dtype();
-        let direct = match (dtype.kind(), dtype.itemsize(), role) {
-            (b'f', 2, _) => Some(Element::F16),
-            (b'f', 4, _) => Some(Element::F32),
-            (b'f', 8, _) => Some(Element::F64),
-            (b'b', 1, Role::Mask) => Some(Element::Bool),
-            (b'u' | b'i', 1, Role::Mask) => Some(Element::U8),
-            (b'i', 4, Role::Mask) => Some(Element::I32),
-            (b'i', 8, Role::Mask) => Some(Element::I64),
-            _ => None,
-        };
-        if let Some(element) = direct
-            && dtype.is_native_byteorder() != Some(false)
-            && array.is_aligned()
-        {
-            return Ok(Self { array, element });
+        let rank = array.ndim();
+        if let Some(element) = Element::of(&array).filter(|element| element.serves(role)) {
+            return Ok(Self {
+                array,
+                element,
+                rank,
+            });
         }
-        if direct.is_none() && !is_real(&dtype)? {
+        let dtype = array.dtype();
+        if !(is_real(&dtype)? || role == Role::Mask && dtype.kind() == b'b') {
             let expected = match role {
                 Role::Numbers => "real numbers",
                 Role::Mask => "bools, 0 or 1",
@@ -276,10 +302,10 @@ impl<'py> Grid<'py> {
                 dtype.str()?
             )));
         }
-        let double = array.call_method1("astype", ("float64",))?;
         Ok(Self {
-            array: double.cast_into::<PyUntypedArray>()?,
+            array: converted(&array, "float64")?,
             element: Element::F64,
+            rank,
         })
     }
 
@@ -297,8 +323,18 @@ impl<'py> Grid<'py> {
         }
     }
 
-    /// The memory of the array, which may be of rank 1 or 2.
-    pub(super) fn view(&self) -> GridView<'_> {
+    /// Whether the array is still what it was when it was checked.
+    fn check_unchanged(&self, name: &str) -> PyResult<()> {
+        if Element::of(&self.array) == Some(self.element) && self.array.ndim() == self.rank {
+            return Ok(());
+        }
+        Err(changed(name))
+    }
+
+    /// The memory of the array, which may be of rank 1 or 2. No Python code may run for as long as
+    /// the view is in use: it could free that memory, or change the shape or the dtype.
+    pub(super) fn view(&self, name: &str) -> PyResult<GridView<'_>> {
+        self.check_unchanged(name)?;
         // SAFETY: the array is alive for as long as its `Bound` is, and `data` is its first element.
         let data = unsafe { (*self.array.as_array_ptr()).fields.data };
         let (rows, columns, row_stride, stride) = match (self.array.shape(), self.array.strides()) {
@@ -306,34 +342,41 @@ impl<'py> Grid<'py> {
             (&[rows, columns], &[row_stride, stride]) => (rows, columns, row_stride, stride),
             _ => (0, 0, 0, 0),
         };
-        GridView {
+        Ok(GridView {
             data: data.cast_const().cast(),
             element: self.element,
             rows,
             columns,
             row_stride,
             stride,
-            array: PhantomData,
-        }
+            memory: PhantomData,
+        })
     }
 
     /// Every element in C order.
-    pub(super) fn to_vec(&self) -> Vec<f64> {
+    pub(super) fn to_vec(&self, name: &str) -> PyResult<Vec<f64>> {
+        self.check_unchanged(name)?;
         let mut values = Vec::with_capacity(self.array.len());
         let mut push = |x: f64| {
             values.push(x);
             Ok(())
         };
-        let done = match self.element {
+        match self.element {
             Element::F16 => each(&self.array, |x: f16| push(x.to_f64())),
             Element::F32 => each(&self.array, |x: f32| push(x.into())),
             Element::F64 => each(&self.array, push),
             // Only masks have the other elements, and nobody asks for their numbers.
             Element::Bool | Element::U8 | Element::I32 | Element::I64 => Ok(()),
-        };
-        debug_assert_eq!(done, Ok(()));
-        values
+        }?;
+        Ok(values)
     }
+}
+
+/// The error about an argument that Python code changed while others were read.
+pub(super) fn changed(name: &str) -> PyErr {
+    PyValueError::new_err(format!(
+        "{name} was changed while the arguments were read; expected it to stay as it is"
+    ))
 }
 
 /// Whether all values of a dtype are real numbers that have a nearest float64.
@@ -364,10 +407,10 @@ pub(super) struct GridView<'a> {
     columns: usize,
     row_stride: isize,
     stride: isize,
-    array: PhantomData<&'a PyUntypedArray>,
+    memory: PhantomData<&'a [u8]>,
 }
 
-// SAFETY: the view only reads memory that the array keeps alive for `'a`.
+// SAFETY: the view only reads memory, which is alive for `'a`.
 unsafe impl Send for GridView<'_> {}
 
 impl<'a> GridView<'a> {
@@ -389,7 +432,7 @@ impl<'a> GridView<'a> {
             element: self.element,
             length: self.columns,
             stride: self.stride,
-            array: PhantomData,
+            memory: PhantomData,
         }
     }
 }
@@ -413,12 +456,36 @@ pub(super) struct Strip<'a> {
     element: Element,
     length: usize,
     stride: isize,
-    array: PhantomData<&'a PyUntypedArray>,
+    memory: PhantomData<&'a [u8]>,
 }
 
-impl Strip<'_> {
+impl<'a> Strip<'a> {
+    /// Numbers that were read already.
+    pub(super) fn of(values: &'a [f64]) -> Self {
+        Self {
+            data: values.as_ptr().cast(),
+            element: Element::F64,
+            length: values.len(),
+            stride: size_of::<f64>().cast_signed(),
+            memory: PhantomData,
+        }
+    }
+
     pub(super) fn len(self) -> usize {
         self.length
+    }
+
+    /// As the only row.
+    pub(super) fn as_grid(self) -> GridView<'a> {
+        GridView {
+            data: self.data,
+            element: self.element,
+            rows: 1,
+            columns: self.length,
+            row_stride: 0,
+            stride: self.stride,
+            memory: PhantomData,
+        }
     }
 
     fn is_contiguous(self) -> bool {
@@ -658,14 +725,14 @@ enum Item<O> {
 ///
 /// `plain` gets the bare pointer and must not run Python code.
 #[inline]
-fn each_item<O>(
+fn each_item<O, E: From<PyErr>>(
     list: &Bound<'_, PyList>,
     start: usize,
     keep: &[bool],
     out: &mut [O],
     plain: impl Fn(*mut ffi::PyObject) -> Item<O>,
-    any: impl Fn(&Bound<'_, PyAny>, usize) -> PyResult<O>,
-) -> PyResult<()> {
+    any: impl Fn(&Bound<'_, PyAny>, usize) -> std::result::Result<O, E>,
+) -> std::result::Result<(), E> {
     let known = has_known_layout(list.py());
     let get = |index: usize| {
         if known {
@@ -688,9 +755,9 @@ fn each_item<O>(
             let item = get(start + i);
             if item.is_null() {
                 drop(PyErr::take(list.py()));
-                return Err(PyValueError::new_err(
-                    "a list became shorter while it was read; expected it to stay as it is",
-                ));
+                let message =
+                    "a list became shorter while it was read; expected it to stay as it is";
+                return Err(PyValueError::new_err(message).into());
             }
             if let Item::Plain(value) = plain(item) {
                 *out = value;
@@ -706,13 +773,13 @@ fn each_item<O>(
 
 /// Writes the numbers of a list from `start` on; `any` reads what is no plain float, where `keep`
 /// is true.
-pub(super) fn list_numbers(
+pub(super) fn list_numbers<E: From<PyErr>>(
     list: &Bound<'_, PyList>,
     start: usize,
     keep: &[bool],
     out: &mut [f64],
-    any: impl Fn(&Bound<'_, PyAny>, usize) -> PyResult<f64>,
-) -> PyResult<()> {
+    any: impl Fn(&Bound<'_, PyAny>, usize) -> std::result::Result<f64, E>,
+) -> std::result::Result<(), E> {
     let known = has_known_layout(list.py());
     let plain = |item: *mut ffi::PyObject| {
         // SAFETY: the item is alive, and its layout was compared; a float itself, not of a subtype,
@@ -734,13 +801,13 @@ const ALL: [bool; 128] = [true; 128];
 
 /// Writes the flags of a list from `start` on; `any` reads what is neither a bool nor one of the
 /// given integers.
-pub(super) fn list_flags(
+pub(super) fn list_flags<E: From<PyErr>>(
     list: &Bound<'_, PyList>,
     start: usize,
     out: &mut [bool],
     (zero, one): (&Bound<'_, PyInt>, &Bound<'_, PyInt>),
-    any: impl Fn(&Bound<'_, PyAny>, usize) -> PyResult<bool>,
-) -> PyResult<()> {
+    any: impl Fn(&Bound<'_, PyAny>, usize) -> std::result::Result<bool, E>,
+) -> std::result::Result<(), E> {
     // SAFETY: they live as long as the interpreter.
     let (yes, no) = unsafe { (ffi::Py_True(), ffi::Py_False()) };
     let (zero, one) = (zero.as_ptr(), one.as_ptr());

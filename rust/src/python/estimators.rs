@@ -9,7 +9,7 @@ use pyo3::types::{PyFloat, PyList};
 
 use super::arguments::number;
 use super::arrays::{Grid, GridView, Loop, Role, shape_text, with_wide_registers};
-use super::sequences::{ArrayTokens, Batch, MixedTokens, to_array};
+use super::sequences::{ArrayTokens, Batch, MixedTokens, Opened, Stop, to_array, with_opened};
 use crate::divergence::{Weights, divergence, smoothed_divergence};
 use crate::estimator::Estimator;
 use crate::penalty::{Penalty, PenaltyKind};
@@ -70,20 +70,19 @@ impl<T: Tokens, O: Fn(usize) -> T, N: Fn(usize) -> Option<usize>> Loop for Estim
 fn in_shape<'py>(
     py: Python<'py>,
     values: Vec<f64>,
-    like: &Batch<'_>,
+    like: &Opened<'_>,
 ) -> PyResult<Bound<'py, PyAny>> {
     match like {
-        Batch::One(_) => Ok(PyArray1::from_vec(py, values).into_any()),
-        Batch::Grid(grid) => {
+        Opened::One(_) => Ok(PyArray1::from_vec(py, values).into_any()),
+        Opened::Grid(view) => {
             let array = PyArray1::from_vec(py, values);
-            let view = grid.view();
             Ok(array.reshape([view.rows(), view.columns()])?.into_any())
         }
-        Batch::Many(rows) => {
+        Opened::Many(rows) => {
             let list = PyList::empty(py);
             let mut rest = values.as_slice();
             for row in rows {
-                let (values, others) = rest.split_at(row.reader().len());
+                let (values, others) = rest.split_at(row.len());
                 list.append(PyArray1::from_slice(py, values))?;
                 rest = others;
             }
@@ -117,43 +116,55 @@ pub(crate) fn kl_from_logprobs<'py>(
     let mask = mask
         .map(|mask| Batch::new("mask", mask, Role::Mask))
         .transpose()?;
-    policy.check_alike("policy", &reference, "reference")?;
-    if let Some(mask) = &mask {
-        policy.check_alike("policy", mask, "mask")?;
-    }
+    let batches = [("policy", policy), ("reference", reference)];
+    with_opened(batches, mask, |[policy, reference], mask| {
+        let (values, counts) = estimate(py, estimation, reduction, policy, reference, mask)?;
+        // Everything has been read; of `policy` only lengths are needed from here on.
+        let value = match values {
+            Values::Batch(value) => PyFloat::new(py, value).into_any(),
+            Values::Sequences(values) => PyArray1::from_vec(py, values).into_any(),
+            Values::Tokens(values) => in_shape(py, values, policy)?,
+        };
+        Ok((value, counts.kept, counts.excluded, counts.sequences))
+    })
+}
+
+fn estimate(
+    py: Python<'_>,
+    estimation: Estimation,
+    reduction: Reduction,
+    policy: &Opened<'_>,
+    reference: &Opened<'_>,
+    mask: Option<&Opened<'_>>,
+) -> Result<(Values, Counts), Stop> {
     let one = policy.is_one();
     let name = |sequence| (!one).then_some(sequence);
-    let mask_view = mask.as_ref().map(Batch::view);
+    let mask_view = mask.map(Opened::view);
     let views = (policy.view(), reference.view(), mask_view);
-    let (values, counts) = if let (Some(policy), Some(reference), None | Some(Some(_))) = views {
+    if let (Some(policy), Some(reference), None | Some(Some(_))) = views {
         let mask = mask_view.flatten();
         let run = move || estimate_arrays(estimation, reduction, policy, reference, mask, one);
-        if policy.rows().saturating_mul(policy.columns()) < RELEASE_FROM {
-            run()?
-        } else {
-            py.detach(run)?
-        }
-    } else {
-        let open = |sequence| MixedTokens {
-            policy: policy.reader(sequence),
-            reference: reference.reader(sequence),
-            mask: mask.as_ref().map(|mask| mask.reader(sequence)),
-            sequence: name(sequence),
-        };
-        with_wide_registers(Estimate {
-            estimation,
-            reduction,
-            sequences: policy.len(),
-            open,
-            name,
-        })?
+        return Ok(
+            if policy.rows().saturating_mul(policy.columns()) < RELEASE_FROM {
+                run()?
+            } else {
+                py.detach(run)?
+            },
+        );
+    }
+    let open = |sequence| MixedTokens {
+        policy: policy.reader(sequence),
+        reference: reference.reader(sequence),
+        mask: mask.map(|mask| mask.reader(sequence)),
+        sequence: name(sequence),
     };
-    let value = match values {
-        Values::Batch(value) => PyFloat::new(py, value).into_any(),
-        Values::Sequences(values) => PyArray1::from_vec(py, values).into_any(),
-        Values::Tokens(values) => in_shape(py, values, &policy)?,
-    };
-    Ok((value, counts.kept, counts.excluded, counts.sequences))
+    with_wide_registers(Estimate {
+        estimation,
+        reduction,
+        sequences: policy.len(),
+        open,
+        name,
+    })
 }
 
 fn estimate_arrays(
@@ -200,9 +211,13 @@ pub(crate) fn kl_penalties<'py>(
     let mask = mask
         .map(|mask| Batch::new("mask", mask, Role::Mask))
         .transpose()?;
-    if let Some(mask) = &mask {
-        kl.check_alike("kl", mask, "mask")?;
-    }
+    with_opened([("kl", kl)], mask, |[kl], mask| {
+        let rewards = rewards(penalty, kl, mask)?;
+        Ok(in_shape(py, rewards, kl)?)
+    })
+}
+
+fn rewards(penalty: Penalty, kl: &Opened<'_>, mask: Option<&Opened<'_>>) -> Result<Vec<f64>, Stop> {
     let mut rewards = Vec::new();
     let mut keep = Vec::new();
     for sequence in 0..kl.len() {
@@ -213,47 +228,50 @@ pub(crate) fn kl_penalties<'py>(
         let rewards = &mut rewards[start..];
         keep.clear();
         keep.resize(rewards.len(), true);
-        if let Some(mask) = &mask {
-            mask.reader(sequence).flags(("mask", name), 0, &mut keep)?;
+        if let Some(mask) = mask {
+            mask.reader(sequence).flags(name, 0, &mut keep)?;
         }
-        reader.numbers(("kl", name), 0, &keep, rewards)?;
+        reader.numbers(0, &keep, rewards)?;
         penalty.apply(rewards, &keep, name)?;
     }
-    in_shape(py, rewards, &kl)
+    Ok(rewards)
 }
 
 /// One argument of `kl_divergence`.
-struct Distributions<'py> {
+struct Distributions {
     name: &'static str,
-    grid: Grid<'py>,
+    // Not the array: reading the other argument may run Python code that changes it.
+    shape: Vec<usize>,
     values: Vec<f64>,
     cells: usize,
+    /// How far a sum may be from 1: what is lost where the element type rounds.
+    tolerance: f64,
 }
 
-impl<'py> Distributions<'py> {
-    fn new(name: &'static str, value: &Bound<'py, PyAny>) -> PyResult<Self> {
+impl Distributions {
+    fn new(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Self> {
         let grid = Grid::new(name, to_array(name, value)?, Role::Numbers)?;
-        let cells = match grid.shape().last() {
+        let shape = grid.shape().to_vec();
+        let cells = match shape.last() {
             Some(&cells) if cells > 0 => cells,
             _ => {
                 return Err(PyValueError::new_err(format!(
                     "{name} has shape {}; expected at least one cell along the last axis",
-                    shape_text(grid.shape())
+                    shape_text(&shape)
                 )));
             }
         };
-        let values = grid.to_vec();
         Ok(Self {
             name,
-            grid,
-            values,
+            shape,
+            values: grid.to_vec(name)?,
             cells,
+            tolerance: grid.resolution().sqrt().max(1e-6),
         })
     }
 
     fn outer(&self) -> &[usize] {
-        let shape = self.grid.shape();
-        &shape[..shape.len() - 1]
+        &self.shape[..self.shape.len() - 1]
     }
 
     /// The vector with this number, or the only one.
@@ -265,11 +283,6 @@ impl<'py> Distributions<'py> {
             index: (!single).then_some(index),
             values: &self.values[start..start + self.cells],
         }
-    }
-
-    /// How far a sum may be from 1: what is lost where the element type rounds.
-    fn tolerance(&self) -> f64 {
-        self.grid.resolution().sqrt().max(1e-6)
     }
 }
 
@@ -292,8 +305,8 @@ pub(crate) fn kl_divergence<'py>(
         return Err(PyValueError::new_err(format!(
             "q has shape {}, and p {}; expected the same shape, or one of them a single vector of \
              as many cells",
-            shape_text(q.grid.shape()),
-            shape_text(p.grid.shape())
+            shape_text(&q.shape),
+            shape_text(&p.shape)
         )));
     }
     let outer = if p.outer().is_empty() {
@@ -301,7 +314,7 @@ pub(crate) fn kl_divergence<'py>(
     } else {
         p.outer()
     };
-    let tolerances = (p.tolerance(), q.tolerance());
+    let tolerances = (p.tolerance, q.tolerance);
     let values = (0..outer.iter().product()).map(|index| {
         let (p, q) = (p.weights(index), q.weights(index));
         match epsilon {

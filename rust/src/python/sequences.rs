@@ -11,7 +11,7 @@ use pyo3::types::{
 
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 
-use super::arrays::{self, Grid, GridView, Role, Strip, as_array, shape_text, type_name};
+use super::arrays::{self, Grid, GridView, Role, Strip, as_array, changed, shape_text, type_name};
 use crate::error::Error;
 use crate::reduction::{Tokens, place};
 
@@ -19,6 +19,8 @@ use crate::reduction::{Tokens, place};
 pub(super) enum Row<'py> {
     /// With its length when it was checked, so that a change meanwhile does not go unnoticed.
     List(Bound<'py, PyList>, usize),
+    /// Read already; flags are 0.0 and 1.0.
+    Values(Vec<f64>),
     Array(Grid<'py>),
 }
 
@@ -28,11 +30,42 @@ impl<'py> Row<'py> {
         Self::List(list, length)
     }
 
-    pub(super) fn reader(&self) -> Reader<'_> {
-        match self {
+    fn open(&self, name: &str) -> PyResult<Reader<'_>> {
+        Ok(match self {
             Self::List(list, length) => Reader::List(list, *length),
-            Self::Array(grid) => Reader::Strip(grid.view().row(0)),
+            Self::Values(values) => Reader::Strip(Strip::of(values)),
+            Self::Array(grid) => Reader::Strip(grid.view(name)?.row(0)),
+        })
+    }
+
+    /// Reads a list, where `keep` is true, with whatever Python code its items run.
+    fn settle(
+        &mut self,
+        (name, sequence): (&str, Option<usize>),
+        role: Role,
+        keep: impl FnOnce(&mut [bool]) -> PyResult<()>,
+    ) -> PyResult<()> {
+        let Self::List(list, length) = self else {
+            return Ok(());
+        };
+        let mut flags = vec![true; *length];
+        let mut values = vec![0.0; *length];
+        if role == Role::Mask {
+            let known = zero_and_one(list.py());
+            arrays::list_flags(list, 0, &mut flags, known, |item, token| {
+                flag(item, || place(name, sequence, token))
+            })?;
+            for (value, flag) in values.iter_mut().zip(flags) {
+                *value = f64::from(u8::from(flag));
+            }
+        } else {
+            keep(&mut flags)?;
+            arrays::list_numbers(list, 0, &flags, &mut values, |item, token| {
+                number(item, || place(name, sequence, token))
+            })?;
         }
+        *self = Self::Values(values);
+        Ok(())
     }
 }
 
@@ -87,12 +120,128 @@ impl<'py> Batch<'py> {
         Ok(Self::Many(rows.collect::<PyResult<_>>()?))
     }
 
+    /// Takes hold of lists and memory. No Python code may run while the result is in use.
+    fn open(&self, name: &str) -> PyResult<Opened<'_>> {
+        Ok(match self {
+            Self::One(row) => Opened::One(row.open(name)?),
+            Self::Many(rows) => {
+                let rows = rows.iter().map(|row| row.open(name));
+                Opened::Many(rows.collect::<PyResult<_>>()?)
+            }
+            Self::Grid(grid) => Opened::Grid(grid.view(name)?),
+        })
+    }
+
+    /// Reads all lists, so that no item is left that could run Python code; numbers only where the
+    /// mask, which is settled itself, keeps them.
+    fn settle(&mut self, name: &str, role: Role, mask: Option<&Self>) -> PyResult<()> {
+        let keep = |sequence: usize, keep: &mut [bool]| {
+            let Some(mask) = mask else {
+                return Ok(());
+            };
+            let reader = match mask {
+                Self::One(row) => row.open("mask")?,
+                Self::Many(rows) => rows[sequence].open("mask")?,
+                Self::Grid(grid) => {
+                    let view = grid.view("mask")?;
+                    if sequence >= view.rows() {
+                        return Err(changed("mask"));
+                    }
+                    Reader::Strip(view.row(sequence))
+                }
+            };
+            let named = !matches!(mask, Self::One(_));
+            match reader {
+                Reader::Strip(strip) if strip.len() == keep.len() => {
+                    strip.keep(0, keep).map_err(|(token, value)| {
+                        mask_error("mask", named.then_some(sequence), token, value).into()
+                    })
+                }
+                _ => Err(changed("mask")),
+            }
+        };
+        match self {
+            Self::One(row) => row.settle((name, None), role, |flags| keep(0, flags)),
+            Self::Many(rows) => rows.iter_mut().enumerate().try_for_each(|(sequence, row)| {
+                row.settle((name, Some(sequence)), role, |flags| keep(sequence, flags))
+            }),
+            Self::Grid(_) => Ok(()),
+        }
+    }
+}
+
+/// Opens batches that must be alike, and gives them to `run`, which must run no Python code.
+///
+/// Python code could free the memory that is being read. Where it takes some to read an item of a
+/// list, all lists are read beforehand, and everything is opened and compared again.
+pub(super) fn with_opened<'py, const N: usize, T>(
+    mut batches: [(&'static str, Batch<'py>); N],
+    mut mask: Option<Batch<'py>>,
+    run: impl Fn([&Opened<'_>; N], Option<&Opened<'_>>) -> Result<T, Stop>,
+) -> PyResult<T> {
+    let attempt = |batches: &[(&'static str, Batch<'py>); N], mask: Option<&Batch<'py>>| {
+        let opened = batches.iter().map(|(name, batch)| batch.open(name));
+        let opened = opened.collect::<PyResult<Vec<_>>>()?;
+        let mask = mask.map(|mask| mask.open("mask")).transpose()?;
+        let name = batches[0].0;
+        for (other, (other_name, _)) in opened.iter().zip(batches).skip(1) {
+            opened[0].check_alike(name, other, other_name)?;
+        }
+        if let Some(mask) = &mask {
+            opened[0].check_alike(name, mask, "mask")?;
+        }
+        run(std::array::from_fn(|i| &opened[i]), mask.as_ref())
+    };
+    match attempt(&batches, mask.as_ref()) {
+        Ok(value) => return Ok(value),
+        Err(Stop::Error(error)) => return Err(error),
+        Err(Stop::NotPlain) => {}
+    }
+    if let Some(mask) = &mut mask {
+        mask.settle("mask", Role::Mask, None)?;
+    }
+    for (name, batch) in &mut batches {
+        batch.settle(name, Role::Numbers, mask.as_ref())?;
+    }
+    attempt(&batches, mask.as_ref()).map_err(|stop| match stop {
+        Stop::Error(error) => error,
+        Stop::NotPlain => changed(batches[0].0),
+    })
+}
+
+/// Why reading ended early.
+pub(super) enum Stop {
+    Error(PyErr),
+    /// At an item of a list that is not plain: reading it may run Python code, or fail.
+    NotPlain,
+}
+
+impl From<PyErr> for Stop {
+    fn from(error: PyErr) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Error(error.into())
+    }
+}
+
+/// The sequences of one argument, in memory that stays as it is until Python code runs.
+pub(super) enum Opened<'a> {
+    One(Reader<'a>),
+    Many(Vec<Reader<'a>>),
+    Grid(GridView<'a>),
+}
+
+impl<'a> Opened<'a> {
     /// The number of sequences.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::One(_) => 1,
             Self::Many(rows) => rows.len(),
-            Self::Grid(grid) => grid.view().rows(),
+            Self::Grid(grid) => grid.rows(),
         }
     }
 
@@ -102,19 +251,20 @@ impl<'py> Batch<'py> {
     }
 
     /// Reads one sequence.
-    pub(super) fn reader(&self, sequence: usize) -> Reader<'_> {
+    pub(super) fn reader(&self, sequence: usize) -> Reader<'a> {
         match self {
-            Self::One(row) => row.reader(),
-            Self::Many(rows) => rows[sequence].reader(),
-            Self::Grid(grid) => Reader::Strip(grid.view().row(sequence)),
+            Self::One(row) => *row,
+            Self::Many(rows) => rows[sequence],
+            Self::Grid(grid) => Reader::Strip(grid.row(sequence)),
         }
     }
 
-    /// The memory, where it is a single array.
-    pub(super) fn view(&self) -> Option<GridView<'_>> {
+    /// The memory, where it is a single block.
+    pub(super) fn view(&self) -> Option<GridView<'a>> {
         match self {
-            Self::One(Row::Array(grid)) | Self::Grid(grid) => Some(grid.view()),
-            Self::One(Row::List(..)) | Self::Many(_) => None,
+            Self::One(Reader::Strip(strip)) => Some(strip.as_grid()),
+            Self::Grid(grid) => Some(*grid),
+            Self::One(Reader::List(..)) | Self::Many(_) => None,
         }
     }
 
@@ -122,7 +272,7 @@ impl<'py> Batch<'py> {
     pub(super) fn check_alike(&self, name: &str, other: &Self, other_name: &str) -> PyResult<()> {
         if self.is_one() != other.is_one() || self.len() != other.len() {
             let text = |batch: &Self| match batch {
-                Self::One(row) => format!("one sequence of {} tokens", row.reader().len()),
+                Self::One(row) => format!("one sequence of {} tokens", row.len()),
                 _ => format!("{} sequences", batch.len()),
             };
             return Err(PyValueError::new_err(format!(
@@ -288,6 +438,16 @@ fn is_unreal_scalar(item: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(array.ndim() > 0 || !real)
 }
 
+/// A number that is read without running Python code. The others, and those that are none, are left
+/// to [`number`].
+fn plain_number(item: &Bound<'_, PyAny>) -> Result<f64, Stop> {
+    // The float of a subtype is read as it is, whatever its `__float__` is.
+    if item.is_instance_of::<PyFloat>() || item.is_exact_instance_of::<PyInt>() {
+        return item.extract().map_err(|_| Stop::NotPlain);
+    }
+    Err(Stop::NotPlain)
+}
+
 fn flag(item: &Bound<'_, PyAny>, place: impl Fn() -> String) -> PyResult<bool> {
     static NUMPY_BOOL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let numpy_bool = NUMPY_BOOL.import(item.py(), "numpy", "bool")?;
@@ -330,18 +490,12 @@ impl Reader<'_> {
     }
 
     /// Writes the numbers from `start` on; those of a list only where `keep` is true.
-    pub(super) fn numbers(
-        self,
-        (name, sequence): (&str, Option<usize>),
-        start: usize,
-        keep: &[bool],
-        out: &mut [f64],
-    ) -> PyResult<()> {
+    pub(super) fn numbers(self, start: usize, keep: &[bool], out: &mut [f64]) -> Result<(), Stop> {
         match self {
             Self::Strip(strip) => strip.numbers(start, out),
-            Self::List(list, _) => arrays::list_numbers(list, start, keep, out, |item, token| {
-                number(item, || place(name, sequence, token))
-            })?,
+            Self::List(list, _) => {
+                arrays::list_numbers(list, start, keep, out, |item, _| plain_number(item))?;
+            }
         }
         Ok(())
     }
@@ -349,18 +503,22 @@ impl Reader<'_> {
     /// Writes which tokens from `start` on are kept.
     pub(super) fn flags(
         self,
-        (name, sequence): (&str, Option<usize>),
+        sequence: Option<usize>,
         start: usize,
         out: &mut [bool],
-    ) -> PyResult<()> {
+    ) -> Result<(), Stop> {
         match self {
             Self::Strip(strip) => strip
                 .keep(start, out)
-                .map_err(|(token, value)| mask_error(name, sequence, token, value).into()),
+                .map_err(|(token, value)| mask_error("mask", sequence, token, value).into()),
             Self::List(list, _) => {
                 let known = zero_and_one(list.py());
-                arrays::list_flags(list, start, out, known, |item, token| {
-                    flag(item, || place(name, sequence, token))
+                arrays::list_flags(list, start, out, known, |item, _| {
+                    match plain_number(item)? {
+                        0.0 => Ok(false),
+                        1.0 => Ok(true),
+                        _ => Err(Stop::NotPlain),
+                    }
                 })
             }
         }
@@ -383,7 +541,7 @@ pub(super) struct MixedTokens<'a> {
 }
 
 impl Tokens for MixedTokens<'_> {
-    type Error = PyErr;
+    type Error = Stop;
 
     fn len(&self) -> usize {
         self.policy.len()
@@ -393,13 +551,12 @@ impl Tokens for MixedTokens<'_> {
         self.mask.is_some()
     }
 
-    fn keep(&self, start: usize, keep: &mut [bool]) -> PyResult<()> {
-        self.mask.map_or(Ok(()), |mask| {
-            mask.flags(("mask", self.sequence), start, keep)
-        })
+    fn keep(&self, start: usize, keep: &mut [bool]) -> Result<(), Stop> {
+        self.mask
+            .map_or(Ok(()), |mask| mask.flags(self.sequence, start, keep))
     }
 
-    fn log_ratios(&self, start: usize, keep: &[bool], log_ratios: &mut [f64]) -> PyResult<()> {
+    fn log_ratios(&self, start: usize, keep: &[bool], log_ratios: &mut [f64]) -> Result<(), Stop> {
         let mut taken = [0.0; 128];
         for (part, (out, keep)) in log_ratios
             .chunks_mut(taken.len())
@@ -408,10 +565,8 @@ impl Tokens for MixedTokens<'_> {
         {
             let start = start + part * taken.len();
             let taken = &mut taken[..out.len()];
-            self.policy
-                .numbers(("policy", self.sequence), start, keep, out)?;
-            self.reference
-                .numbers(("reference", self.sequence), start, keep, taken)?;
+            self.policy.numbers(start, keep, out)?;
+            self.reference.numbers(start, keep, taken)?;
             for (out, taken) in out.iter_mut().zip(taken) {
                 *out -= *taken;
             }
@@ -419,12 +574,10 @@ impl Tokens for MixedTokens<'_> {
         Ok(())
     }
 
-    fn pair(&self, token: usize) -> PyResult<(f64, f64)> {
+    fn pair(&self, token: usize) -> Result<(f64, f64), Stop> {
         let (mut policy, mut reference) = ([0.0], [0.0]);
-        self.policy
-            .numbers(("policy", self.sequence), token, &[true], &mut policy)?;
-        self.reference
-            .numbers(("reference", self.sequence), token, &[true], &mut reference)?;
+        self.policy.numbers(token, &[true], &mut policy)?;
+        self.reference.numbers(token, &[true], &mut reference)?;
         Ok((policy[0], reference[0]))
     }
 }
