@@ -439,7 +439,8 @@ fn is_unreal_scalar(item: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 /// A number that is read without running Python code. The others, and those that are none, are left
-/// to [`number`].
+/// to [`number`]. Not inlined, to keep the loops over plain floats short.
+#[inline(never)]
 fn plain_number(item: &Bound<'_, PyAny>) -> Result<f64, Stop> {
     // The float of a subtype is read as it is, whatever its `__float__` is.
     if item.is_instance_of::<PyFloat>() || item.is_exact_instance_of::<PyInt>() {
