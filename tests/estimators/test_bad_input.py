@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kl_proteus import kl_divergence, kl_from_logprobs, kl_penalties
+from kl_proteus import FixedKLController, kl_divergence, kl_from_logprobs, kl_penalties
 
 NAN = float("nan")
 INF = float("inf")
@@ -388,6 +388,14 @@ def test_any_divergence_is_a_number_or_an_error(p, q, epsilon, same):
         ([1, 2], [1, 2], {"epsilon": NAN}, ValueError, "epsilon must be a number above 0"),
         ([1, 2], [1, 2], {"epsilon": 2e6}, ValueError, "at most 1e6"),
         ([1, 2], [1, 2], {"epsilon": "1"}, TypeError, "epsilon must be a number"),
+        (
+            [1, 2],
+            [1, 2],
+            {"epsilon": np.True_},
+            TypeError,
+            "epsilon must be a number, got np.True_",
+        ),
+        ([1, 2], [1, 2], {"epsilon": np.complex64(1)}, TypeError, "epsilon must be a number, got "),
         (["a"], [1.0], {}, TypeError, "p has elements of type"),
         ([[1.0], [0.5, 0.5]], [1.0], {}, ValueError, "p is of type list and cannot be read"),
     ],
@@ -425,7 +433,10 @@ def test_nothing_counted_on_either_side_is_no_divergence():
         ),
         (([0.1], INF), {}, ValueError, "coefficient must be"),
         (([0.1], NAN), {}, ValueError, "coefficient must be"),
-        (([0.1], True), {}, TypeError, "coefficient must be a number, got a bool"),
+        (([0.1], True), {}, TypeError, "coefficient must be a number, got True"),
+        (([0.1], np.True_), {}, TypeError, "coefficient must be a number, got np.True_"),
+        (([0.1], np.complex128(1)), {}, TypeError, r"coefficient must be a number, got np.complex"),
+        (([0.1], np.complex64(1)), {}, TypeError, r"coefficient must be a number, got np.complex"),
         (([0.1], "1"), {}, TypeError, "coefficient must be a number"),
         (([0.1], 1.0), {"kind": "all"}, ValueError, "kind must be 'immediate' or 'to_go'"),
         (([0.1], 1.0), {"discount": 1.1}, ValueError, "discount must be a number from 0 to 1"),
@@ -440,3 +451,39 @@ def test_nothing_counted_on_either_side_is_no_divergence():
 def test_penalty_messages(arguments, options, error, message):
     with pytest.raises(error, match=message):
         kl_penalties(*arguments, **options)
+
+
+class Interrupted:
+    """What the user interrupts while it is read."""
+
+    def _interrupt(self, *_):
+        raise KeyboardInterrupt
+
+    __float__ = __index__ = __len__ = __array__ = _interrupt
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda item: kl_from_logprobs([item], [0.0]),
+        lambda item: kl_from_logprobs([0.0], item),
+        lambda item: kl_from_logprobs([0.0], [0.0], [item]),
+        lambda item: kl_penalties([item], 0.1),
+        lambda item: kl_penalties([0.1], item),
+        lambda item: kl_penalties([0.1], 0.1, discount=item),
+        lambda item: kl_divergence(item, [1.0]),
+        lambda item: kl_divergence([1.0], [1.0], epsilon=item),
+        lambda item: FixedKLController(0.1).update(item),
+        lambda item: FixedKLController(0.1).update(0.1, item),
+        lambda item: FixedKLController(item),
+    ],
+)
+def test_an_interrupt_is_no_fault_of_the_input(call):
+    with pytest.raises(KeyboardInterrupt):
+        call(Interrupted())
+
+
+@pytest.mark.parametrize("value", [np.True_, np.complex64(1), np.complex128(1), 1j, True])
+def test_controllers_take_real_numbers_only(value):
+    with pytest.raises(TypeError, match="current"):
+        FixedKLController(0.1).update(value)

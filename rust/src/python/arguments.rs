@@ -1,8 +1,36 @@
-//! Whole-number arguments, checked with their name.
+//! Arguments that are numbers, checked with their name.
 
-use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::{PyException, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyBool;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyBytes, PyComplex, PyFloat, PyInt, PyString};
+
+use super::arrays::as_array;
+use super::named::shown;
+
+/// Whether Python or NumPy would turn a value into a float that it is not: a bool, text, a complex
+/// number, an array.
+pub(super) fn is_unreal(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static GENERIC: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    if value.is_instance_of::<PyBool>()
+        || value.is_instance_of::<PyString>()
+        || value.is_instance_of::<PyBytes>()
+        || value.is_instance_of::<PyComplex>()
+    {
+        return Ok(true);
+    }
+    if value.is_instance_of::<PyInt>() || value.is_instance_of::<PyFloat>() {
+        return Ok(false);
+    }
+    let generic = GENERIC.import(value.py(), "numpy", "generic")?;
+    if !value.is_instance_of::<PyUntypedArray>() && !value.is_instance(generic)? {
+        return Ok(false);
+    }
+    let array = as_array(value)?;
+    let real = matches!(array.dtype().kind(), b'f' | b'i' | b'u' | b'V');
+    Ok(array.ndim() > 0 || !real)
+}
 
 /// The value of an argument that counts something, at least 1.
 pub(super) fn whole(name: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
@@ -19,6 +47,7 @@ pub(super) fn whole(name: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
     }
     match value.extract::<u64>() {
         Ok(number @ 1..) => Ok(number),
+        Err(error) if !error.is_instance_of::<PyException>(value.py()) => Err(error),
         _ => Err(PyValueError::new_err(format!(
             "{name} must be an integer of at least 1 that fits 64 bits, got {}",
             got()
@@ -36,17 +65,23 @@ pub(super) fn optional_whole(
 
 /// The value of a floating-point argument.
 pub(super) fn number(name: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
-    if value.is_instance_of::<PyBool>() {
+    if is_unreal(value)? {
         return Err(PyTypeError::new_err(format!(
-            "{name} must be a number, got a bool"
+            "{name} must be a number, got {}",
+            shown(value)
         )));
     }
     value.extract::<f64>().map_err(|error| {
-        let got = value
-            .repr()
-            .map_or_else(|_| "?".into(), |text| text.to_string());
-        let message = format!("{name} must be a number that float64 can hold, got {got}");
-        if error.is_instance_of::<PyOverflowError>(value.py()) {
+        let py = value.py();
+        if !error.is_instance_of::<PyException>(py) {
+            // An interrupt is no fault of the value.
+            return error;
+        }
+        let message = format!(
+            "{name} must be a number that float64 can hold, got {}",
+            shown(value)
+        );
+        if error.is_instance_of::<PyOverflowError>(py) {
             PyValueError::new_err(message)
         } else {
             PyTypeError::new_err(message)

@@ -50,8 +50,10 @@ pub(super) fn read(value: &Bound<'_, PyAny>, leaf: &Leaf, sink: &mut impl Sink) 
     }
     // SAFETY: `value` is a live object, and the call only reads its type.
     if one_scalar && unsafe { ffi::PyIndex_Check(value.as_ptr()) } != 0 {
-        if let Ok(x) = value.extract::<i64>() {
-            return Ok(sink.integer(x.into())?);
+        match value.extract::<i64>() {
+            Ok(x) => return Ok(sink.integer(x.into())?),
+            Err(error) if !error.is_instance_of::<PyException>(value.py()) => return Err(error),
+            Err(_) => {}
         }
         if value.is_instance_of::<PyInt>() {
             // One that no 128 bits hold lies outside every space all the same.

@@ -1,11 +1,13 @@
 //! Arguments whose errors carry their name, and whose defaults show in `help`.
 
 use pyo3::Borrowed;
-use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyException, PyOverflowError, PyTypeError, PyValueError};
 #[cfg(feature = "stubs")]
 use pyo3::inspect::PyStaticExpr;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyString};
+
+use super::arguments::is_unreal;
 
 /// How Python writes a value, for messages.
 pub(super) fn shown(value: &Bound<'_, PyAny>) -> String {
@@ -61,7 +63,13 @@ impl Read for f64 {
         }
         let wrong =
             || PyTypeError::new_err(format!("{name} must be a number, got {}", shown(value)));
-        if value.is_instance_of::<PyBool>() || value.len().is_ok() {
+        let is_sized = match value.len() {
+            Ok(_) => true,
+            Err(error) if error.is_instance_of::<PyException>(value.py()) => false,
+            // An interrupt is no fault of the value.
+            Err(error) => return Err(error),
+        };
+        if is_sized || is_unreal(value)? {
             return Err(wrong());
         }
         value.extract::<f64>().map_err(|error| {
@@ -98,7 +106,9 @@ impl Read for u64 {
             return Err(PyTypeError::new_err(wrong()));
         }
         value.extract::<u64>().map_err(|error| {
-            if error.is_instance_of::<PyTypeError>(value.py()) {
+            if !error.is_instance_of::<PyException>(value.py()) {
+                error
+            } else if error.is_instance_of::<PyTypeError>(value.py()) {
                 PyTypeError::new_err(wrong())
             } else {
                 PyValueError::new_err(wrong())

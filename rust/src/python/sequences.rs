@@ -5,12 +5,11 @@
 use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{
-    PyBool, PyBytes, PyComplex, PyFloat, PyInt, PyList, PyString, PyTuple, PyTupleMethods,
-};
+use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyList, PyString, PyTuple, PyTupleMethods};
 
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 
+use super::arguments::is_unreal;
 use super::arrays::{self, Grid, GridView, Role, Strip, as_array, changed, shape_text, type_name};
 use crate::error::Error;
 use crate::reduction::{Tokens, place};
@@ -399,12 +398,7 @@ fn number(item: &Bound<'_, PyAny>, place: impl Fn() -> String) -> PyResult<f64> 
             type_name(item)
         ))
     };
-    let refused = item.is_instance_of::<PyBool>()
-        || item.is_instance_of::<PyString>()
-        || item.is_instance_of::<PyBytes>()
-        || item.is_instance_of::<PyComplex>()
-        || is_unreal_scalar(item)?;
-    if refused {
+    if is_unreal(item)? {
         return Err(wrong_type());
     }
     let py = item.py();
@@ -421,21 +415,6 @@ fn number(item: &Bound<'_, PyAny>, place: impl Fn() -> String) -> PyResult<f64> 
             error
         }
     })
-}
-
-/// Whether NumPy would turn an item into a float that it is not: a complex number, text, an array.
-fn is_unreal_scalar(item: &Bound<'_, PyAny>) -> PyResult<bool> {
-    static GENERIC: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    if item.is_instance_of::<PyInt>() {
-        return Ok(false);
-    }
-    let generic = GENERIC.import(item.py(), "numpy", "generic")?;
-    if !item.is_instance_of::<PyUntypedArray>() && !item.is_instance(generic)? {
-        return Ok(false);
-    }
-    let array = as_array(item)?;
-    let real = matches!(array.dtype().kind(), b'f' | b'i' | b'u' | b'V');
-    Ok(array.ndim() > 0 || !real)
 }
 
 /// A number that is read without running Python code. The others, and those that are none, are left
