@@ -640,26 +640,14 @@ def kl_divergence(p: Any, q: Any, *, epsilon: Any | None = None) -> Any:
     """
 
 def kl_from_logprobs(
-    policy: Any,
-    reference: Any,
-    mask: Any | None = None,
-    estimator: str = "k1",
-    reduction: str = "token_mean",
-    on_nonfinite: str = "raise",
+    policy: Any, reference: Any, mask: Any | None, estimator: Any, reduction: Any, on_nonfinite: Any
 ) -> tuple[Any, int, int, int]:
     """
     KL(policy || reference) from log-probabilities: the value, then tokens kept, tokens excluded,
     and sequences with a kept token.
     """
 
-def kl_penalties(
-    kl: Any,
-    coefficient: Any,
-    mask: Any | None = None,
-    *,
-    kind: str = "immediate",
-    discount: Any | None = None,
-) -> Any:
+def kl_penalties(kl: Any, coefficient: Any, mask: Any | None, kind: Any, discount: Any) -> Any:
     """
     Per-token rewards from per-token divergences.
     """

@@ -50,6 +50,4 @@ def kl_penalties(
             option or number is out of its range; a kept value is NaN or infinite; or a reward
             overflows.
     """
-    return _core.kl_penalties(
-        kl, getattr(coefficient, "value", coefficient), mask, kind=kind, discount=discount
-    )
+    return _core.kl_penalties(kl, getattr(coefficient, "value", coefficient), mask, kind, discount)

@@ -29,7 +29,7 @@ impl Weights<'_> {
         for (cell, &value) in self.values.iter().enumerate() {
             let place = || format!("{}[{cell}]", self.place());
             if !value.is_finite() {
-                return Err(Error::NotFinite {
+                return Err(Error::WeightNotFinite {
                     place: place(),
                     value,
                 });

@@ -12,7 +12,7 @@ use crate::layout::Key;
 use crate::snapshot::{Counts, Snapshot};
 
 /// The longest window and lag: a pair in the ring is numbered by 32 bits.
-const LONGEST: u64 = u32::MAX as u64;
+pub(crate) const LONGEST: u64 = u32::MAX as u64;
 const LARGEST_EPSILON: f64 = 1e6;
 
 /// What is compared with what. Units of `window`, `lag` and `min_window` are pairs.

@@ -66,9 +66,17 @@ pub enum Error {
     /// More distinct cells than the table can number.
     #[error("more than {0} distinct cells; use fewer bins")]
     TooManyCells(u32),
-    /// A kept token, or a value that counts, is NaN or infinite.
-    #[error("{place} is {value}; expected a finite number (is it masked that should be?)")]
+    /// A kept token is NaN or infinite.
+    #[error("{place} is {value}; expected a finite number, or a mask that leaves it out")]
     NotFinite {
+        /// Argument and index.
+        place: String,
+        /// What arrived.
+        value: f64,
+    },
+    /// A weight of a distribution is NaN or infinite.
+    #[error("{place} is {value}; expected a finite number")]
+    WeightNotFinite {
         /// Argument and index.
         place: String,
         /// What arrived.
@@ -97,8 +105,8 @@ pub enum Error {
     MaskValue {
         /// Argument and index.
         place: String,
-        /// What arrived.
-        value: f64,
+        /// What arrived, in all its digits.
+        value: String,
     },
     /// A weight of a distribution is negative.
     #[error("{place} is {value}; expected a number of at least 0")]

@@ -9,7 +9,7 @@ use crate::log_table::{SCALE, nearest_float, to_fixed};
 
 /// The most values that are kept, so that the sum of squares below fits 128 bits for every
 /// divergence that float64 counts can give (at most log(2^64 / epsilon) nats).
-const MOST_VALUES: u64 = 100_000_000;
+pub(crate) const MOST_VALUES: u64 = 100_000_000;
 /// The same for pseudocounts so small that a divergence can reach 788 nats.
 const MOST_VALUES_TINY_EPSILON: u64 = 1 << 22;
 const TINY_EPSILON: f64 = 1e-12;

@@ -94,8 +94,16 @@ def test_every_argument_is_tried():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"window": 0}, "window must be an integer of at least 1 that fits 64 bits, got 0"),
-        ({"window": 1.5}, "window must be an integer of at least 1, got 1.5"),
+        ({"window": 0}, "window must be None or an integer from 1 to 4294967295, got 0"),
+        ({"window": -1}, "window must be None or an integer from 1 to 4294967295, got -1"),
+        (
+            {"window": 2**32},
+            "window must be None or an integer from 1 to 4294967295, got 4294967296",
+        ),
+        ({"lag": -1}, "lag must be None or an integer from 1 to 4294967295, got -1"),
+        ({"history_size": -1}, "history_size must be an integer from 1 to 100000000, got -1"),
+        ({"min_window": -1}, r"min_window must be an integer from 1 to 2\^64 - 1, got -1"),
+        ({"window": 1.5}, "window must be None or an integer from 1 to 4294967295, got 1.5"),
         ({"epsilon": NAN}, "epsilon must be .*above 0.* got NaN|epsilon .*got nan"),
         ({"epsilon": 2e6}, "epsilon must be .*at most 1e6.* got 2000000"),
         ({"obs_bins": 2**31}, r"obs_bins must be from 1 to 2\*\*31 - 1, got 2147483648"),

@@ -200,6 +200,12 @@ def test_the_bits_do_not_depend_on_the_machine(wrap):
 
 
 def test_large_arrays_are_read_without_the_interpreter():
+    # On a busy machine the other thread may come too late: then it is tried again.
+    assert any(another_thread_ran() for _ in range(300))
+
+
+def another_thread_ran():
+    """Whether another thread got the interpreter while a large array was read."""
     policy = np.zeros((64, 1 << 17), np.float32)
     gate, seen = threading.Lock(), []
     gate.acquire()
@@ -211,11 +217,10 @@ def test_large_arrays_are_read_without_the_interpreter():
         other.start()
         gate.release()
         kl_from_logprobs(policy, policy, estimator="k3")
-        during = bool(seen)
+        return bool(seen)
     finally:
         sys.setswitchinterval(interval)
         other.join()
-    assert during
 
 
 def test_many_threads_get_the_same():

@@ -1,4 +1,4 @@
-//! Arguments that are numbers, checked with their name.
+//! Arguments that are numbers or words, checked with their name.
 
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyException, PyOverflowError, PyTypeError, PyValueError};
@@ -8,6 +8,7 @@ use pyo3::types::{PyBool, PyBytes, PyComplex, PyFloat, PyInt, PyString};
 
 use super::arrays::as_array;
 use super::named::shown;
+use crate::error::{self, Error};
 
 /// Whether Python or NumPy would turn a value into a float that it is not: a bool, text, a complex
 /// number, an array.
@@ -32,35 +33,40 @@ pub(super) fn is_unreal(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(array.ndim() > 0 || !real)
 }
 
-/// The value of an argument that counts something, at least 1.
-pub(super) fn whole(name: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    let got = || {
-        value
-            .repr()
-            .map_or_else(|_| "?".into(), |text| text.to_string())
+/// What an argument that is one of a few words stands for.
+pub(super) fn word<T>(
+    name: &str,
+    value: &Bound<'_, PyAny>,
+    parse: impl Fn(&str) -> error::Result<T>,
+) -> PyResult<T> {
+    let text = value.cast::<PyString>();
+    if let Ok(Ok(text)) = text.as_ref().map(|text| text.to_str()) {
+        return Ok(parse(text)?);
+    }
+    // The core knows what it would have taken.
+    let expected = match parse("") {
+        Err(Error::Parameter { expected, .. }) => expected,
+        _ => "a str".into(),
     };
+    let message = format!("{name} must be {expected}, got {}", shown(value));
+    Err(if text.is_ok() {
+        PyValueError::new_err(message)
+    } else {
+        PyTypeError::new_err(message)
+    })
+}
+
+/// The value of an argument that counts something, at least 1; `expected` is for messages.
+pub(super) fn whole(name: &str, expected: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    let message = || format!("{name} must be {expected}, got {}", shown(value));
     if value.is_instance_of::<PyBool>() || !value.hasattr("__index__")? {
-        return Err(PyTypeError::new_err(format!(
-            "{name} must be an integer of at least 1, got {}",
-            got()
-        )));
+        return Err(PyTypeError::new_err(message()));
     }
     match value.extract::<u64>() {
         Ok(number @ 1..) => Ok(number),
         Err(error) if !error.is_instance_of::<PyException>(value.py()) => Err(error),
-        _ => Err(PyValueError::new_err(format!(
-            "{name} must be an integer of at least 1 that fits 64 bits, got {}",
-            got()
-        ))),
+        _ => Err(PyValueError::new_err(message())),
     }
-}
-
-/// As [`whole`], where `None` is legal too.
-pub(super) fn optional_whole(
-    name: &str,
-    value: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Option<u64>> {
-    value.map(|value| whole(name, value)).transpose()
 }
 
 /// The value of a floating-point argument.
@@ -77,14 +83,13 @@ pub(super) fn number(name: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
             // An interrupt is no fault of the value.
             return error;
         }
-        let message = format!(
-            "{name} must be a number that float64 can hold, got {}",
-            shown(value)
-        );
         if error.is_instance_of::<PyOverflowError>(py) {
-            PyValueError::new_err(message)
+            PyValueError::new_err(format!(
+                "{name} must be a number that float64 can hold, got {}",
+                shown(value)
+            ))
         } else {
-            PyTypeError::new_err(message)
+            PyTypeError::new_err(format!("{name} must be a number, got {}", shown(value)))
         }
     })
 }

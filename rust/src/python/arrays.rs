@@ -235,6 +235,8 @@ enum Element {
     F64,
     Bool,
     U8,
+    U64,
+    I8,
     I32,
     I64,
 }
@@ -252,7 +254,9 @@ impl Element {
             (b'f', 4) => Some(Self::F32),
             (b'f', 8) => Some(Self::F64),
             (b'b', 1) => Some(Self::Bool),
-            (b'u' | b'i', 1) => Some(Self::U8),
+            (b'u', 1) => Some(Self::U8),
+            (b'u', 8) => Some(Self::U64),
+            (b'i', 1) => Some(Self::I8),
             (b'i', 4) => Some(Self::I32),
             (b'i', 8) => Some(Self::I64),
             _ => None,
@@ -265,10 +269,10 @@ impl Element {
 
     fn size(self) -> usize {
         match self {
-            Self::Bool | Self::U8 => 1,
+            Self::Bool | Self::U8 | Self::I8 => 1,
             Self::F16 => 2,
             Self::F32 | Self::I32 => 4,
-            Self::F64 | Self::I64 => 8,
+            Self::F64 | Self::U64 | Self::I64 => 8,
         }
     }
 }
@@ -368,7 +372,12 @@ impl<'py> Grid<'py> {
             Element::F32 => each(&self.array, |x: f32| push(x.into())),
             Element::F64 => each(&self.array, push),
             // Only masks have the other elements, and nobody asks for their numbers.
-            Element::Bool | Element::U8 | Element::I32 | Element::I64 => Ok(()),
+            Element::Bool
+            | Element::U8
+            | Element::U64
+            | Element::I8
+            | Element::I32
+            | Element::I64 => Ok(()),
         }?;
         Ok(values)
     }
@@ -525,6 +534,8 @@ impl<'a> Strip<'a> {
             Element::F32 => self.gather(start, out, |x: f32| f64::from(x)),
             Element::F64 => self.gather(start, out, |x: f64| x),
             Element::Bool | Element::U8 => self.gather(start, out, |x: u8| f64::from(x)),
+            Element::U64 => self.gather(start, out, |x: u64| x as f64),
+            Element::I8 => self.gather(start, out, |x: i8| f64::from(x)),
             Element::I32 => self.gather(start, out, |x: i32| f64::from(x)),
             Element::I64 => self.gather(start, out, |x: i64| x as f64),
         }
@@ -579,11 +590,13 @@ impl<'a> Strip<'a> {
         self,
         start: usize,
         keep: &mut [bool],
-    ) -> std::result::Result<(), (usize, f64)> {
+    ) -> std::result::Result<(), (usize, String)> {
         let mut legal = true;
         match self.element {
             Element::Bool => self.gather(start, keep, |x: u8| x != 0),
             Element::U8 => self.select(start, keep, &mut legal, 0_u8, 1),
+            Element::U64 => self.select(start, keep, &mut legal, 0_u64, 1),
+            Element::I8 => self.select(start, keep, &mut legal, 0_i8, 1),
             Element::I32 => self.select(start, keep, &mut legal, 0_i32, 1),
             Element::I64 => self.select(start, keep, &mut legal, 0_i64, 1),
             Element::F16 => self.select(start, keep, &mut legal, f16::ZERO, f16::ONE),
@@ -597,10 +610,27 @@ impl<'a> Strip<'a> {
             let mut value = [0.0];
             self.numbers(i, &mut value);
             if value[0] != 0.0 && value[0] != 1.0 {
-                return Err((i, value[0]));
+                return Err((i, self.shown(i, value[0])));
             }
         }
         Ok(())
+    }
+
+    /// An element for messages; its nearest float64 would not show all digits of the widest ones.
+    #[cold]
+    fn shown(self, index: usize, value: f64) -> String {
+        let (mut signed, mut unsigned) = ([0], [0]);
+        match self.element {
+            Element::I64 => {
+                self.gather(index, &mut signed, |x: i64| x);
+                signed[0].to_string()
+            }
+            Element::U64 => {
+                self.gather(index, &mut unsigned, |x: u64| x);
+                unsigned[0].to_string()
+            }
+            _ => value.to_string(),
+        }
     }
 
     #[inline(always)]

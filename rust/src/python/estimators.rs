@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyList};
 
-use super::arguments::number;
+use super::arguments::{number, word};
 use super::arrays::{Grid, GridView, Loop, Role, shape_text, with_wide_registers};
 use super::sequences::{ArrayTokens, Batch, MixedTokens, Opened, Stop, to_array, with_opened};
 use crate::divergence::{Weights, divergence, smoothed_divergence};
@@ -94,23 +94,21 @@ fn in_shape<'py>(
 /// KL(policy || reference) from log-probabilities: the value, then tokens kept, tokens excluded,
 /// and sequences with a kept token.
 #[pyfunction]
-#[pyo3(signature = (
-    policy, reference, mask=None, estimator="k1", reduction="token_mean", on_nonfinite="raise"
-))]
+#[pyo3(signature = (policy, reference, mask, estimator, reduction, on_nonfinite))]
 pub(crate) fn kl_from_logprobs<'py>(
     py: Python<'py>,
     policy: &Bound<'py, PyAny>,
     reference: &Bound<'py, PyAny>,
     mask: Option<&Bound<'py, PyAny>>,
-    estimator: &str,
-    reduction: &str,
-    on_nonfinite: &str,
+    estimator: &Bound<'py, PyAny>,
+    reduction: &Bound<'py, PyAny>,
+    on_nonfinite: &Bound<'py, PyAny>,
 ) -> PyResult<(Bound<'py, PyAny>, u64, u64, u64)> {
     let estimation = Estimation {
-        estimator: Estimator::from_name(estimator)?,
-        on_nonfinite: OnNonFinite::from_name(on_nonfinite)?,
+        estimator: word("estimator", estimator, Estimator::from_name)?,
+        on_nonfinite: word("on_nonfinite", on_nonfinite, OnNonFinite::from_name)?,
     };
-    let reduction = Reduction::from_name(reduction)?;
+    let reduction = word("reduction", reduction, Reduction::from_name)?;
     let policy = Batch::new("policy", policy, Role::Numbers)?;
     let reference = Batch::new("reference", reference, Role::Numbers)?;
     let mask = mask
@@ -193,19 +191,19 @@ fn estimate_arrays(
 
 /// Per-token rewards from per-token divergences.
 #[pyfunction]
-#[pyo3(signature = (kl, coefficient, mask=None, *, kind="immediate", discount=None))]
+#[pyo3(signature = (kl, coefficient, mask, kind, discount))]
 pub(crate) fn kl_penalties<'py>(
     py: Python<'py>,
     kl: &Bound<'py, PyAny>,
     coefficient: &Bound<'py, PyAny>,
     mask: Option<&Bound<'py, PyAny>>,
-    kind: &str,
-    discount: Option<&Bound<'py, PyAny>>,
+    kind: &Bound<'py, PyAny>,
+    discount: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let penalty = Penalty::new(
-        PenaltyKind::from_name(kind)?,
+        word("kind", kind, PenaltyKind::from_name)?,
         number("coefficient", coefficient)?,
-        discount.map_or(Ok(1.0), |discount| number("discount", discount))?,
+        number("discount", discount)?,
     )?;
     let kl = Batch::new("kl", kl, Role::Numbers)?;
     let mask = mask

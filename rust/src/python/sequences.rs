@@ -60,7 +60,7 @@ impl<'py> Row<'py> {
         } else {
             keep(&mut flags)?;
             arrays::list_numbers(list, 0, &flags, &mut values, |item, token| {
-                number(item, || place(name, sequence, token))
+                number(item, "a real number", || place(name, sequence, token))
             })?;
         }
         *self = Self::Values(values);
@@ -387,13 +387,13 @@ fn unreadable(name: &str, value: &Bound<'_, PyAny>, error: &PyErr) -> PyErr {
 }
 
 /// A number that is no plain float: an integer, a NumPy scalar, anything with `__float__`.
-fn number(item: &Bound<'_, PyAny>, place: impl Fn() -> String) -> PyResult<f64> {
+fn number(item: &Bound<'_, PyAny>, expected: &str, place: impl Fn() -> String) -> PyResult<f64> {
     if item.is_instance_of::<PyFloat>() {
         return item.extract();
     }
     let wrong_type = || {
         PyTypeError::new_err(format!(
-            "{} is of type {}; expected a real number",
+            "{} is of type {}; expected {expected}",
             place(),
             type_name(item)
         ))
@@ -434,10 +434,15 @@ fn flag(item: &Bound<'_, PyAny>, place: impl Fn() -> String) -> PyResult<bool> {
     if item.is_instance_of::<PyBool>() || item.is_instance(numpy_bool)? {
         return item.is_truthy();
     }
-    let value = number(item, &place)?;
+    let value = number(item, "a bool, 0 or 1", &place)?;
     if value == 0.0 || value == 1.0 {
         return Ok(value == 1.0);
     }
+    let value = if item.is_instance_of::<PyInt>() {
+        item.str()?.to_string()
+    } else {
+        value.to_string()
+    };
     let place = place();
     Err(Error::MaskValue { place, value }.into())
 }
@@ -505,7 +510,7 @@ impl Reader<'_> {
     }
 }
 
-fn mask_error(name: &str, sequence: Option<usize>, token: usize, value: f64) -> Error {
+fn mask_error(name: &str, sequence: Option<usize>, token: usize, value: String) -> Error {
     Error::MaskValue {
         place: place(name, sequence, token),
         value,

@@ -6,10 +6,12 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
-use super::arguments::{number, optional_whole, whole};
+use super::arguments::{number, whole};
 use super::layout::Layout;
+use crate::drift::LONGEST;
 use crate::drift::{Config, Report, Which};
 use crate::error::Error;
+use crate::history::MOST_VALUES;
 use crate::snapshot::Snapshot;
 use crate::tracker::{self as core, Observed};
 
@@ -115,14 +117,22 @@ impl PairTracker {
         min_window: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let defaults = Config::default();
-        let or =
-            |name, value: Option<_>, default| value.map_or(Ok(default), |value| whole(name, value));
+        // The ranges are those of the core, which has the last word.
+        let length = format!("None or an integer from 1 to {LONGEST}");
+        let size = format!("an integer from 1 to {MOST_VALUES}");
+        let pairs = "an integer from 1 to 2^64 - 1";
         let config = Config {
-            window: optional_whole("window", window)?,
-            lag: optional_whole("lag", lag)?,
+            window: window
+                .map(|value| whole("window", &length, value))
+                .transpose()?,
+            lag: lag.map(|value| whole("lag", &length, value)).transpose()?,
             epsilon: epsilon.map_or(Ok(defaults.epsilon), |value| number("epsilon", value))?,
-            history_size: or("history_size", history_size, defaults.history_size)?,
-            min_window: or("min_window", min_window, defaults.min_window)?,
+            history_size: history_size.map_or(Ok(defaults.history_size), |value| {
+                whole("history_size", &size, value)
+            })?,
+            min_window: min_window.map_or(Ok(defaults.min_window), |value| {
+                whole("min_window", pairs, value)
+            })?,
         };
         let snapshot = reference
             .as_deref()
