@@ -137,6 +137,9 @@ def kl_from_logprobs(
     left out of the means. Without any kept token the value is 0.0 and `counts.kept` is 0: that is
     no measurement, and no coefficient should be updated by it.
 
+    An empty list is one sequence without tokens, as it is to NumPy: `"per_sequence"` gives [0.0].
+    A batch without sequences is an array of shape (0, tokens), and gives an empty array.
+
     Everything is computed in float64, whatever the dtype. What a sequence comes to depends on its
     kept tokens alone, to the last bit: not on padding, its side, or the rest of the batch.
 
@@ -163,11 +166,15 @@ def kl_from_logprobs(
         `return_counts` a tuple of it and a `TokenCounts`.
 
     Raises:
-        TypeError: An argument does not hold real numbers, or the mask no bools, 0 or 1.
+        TypeError: An argument does not hold real numbers, the mask no bools, 0 or 1, or an option
+            is of another type.
         ValueError: Shapes differ or are not of rank 1 or 2; the mask holds another number; an
             option is unknown; a kept token is NaN or infinite (the message has its position); or a
             result overflows.
     """
+    # Before the work: a string that says "no" would be true.
+    if not isinstance(return_counts, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"return_counts must be True or False, got {return_counts!r}")
     value, kept, excluded, sequences = _core.kl_from_logprobs(
         policy, reference, mask, estimator, reduction, on_nonfinite
     )

@@ -98,6 +98,14 @@ class Broken:
         ),
         (np.zeros((1, 2)), np.zeros(2), None, ValueError, "reference has one sequence of 2 tokens"),
         (np.zeros((2, 2)), np.zeros((2, 3)), None, ValueError, r"reference\[0\] has 3 tokens"),
+        (
+            np.zeros((0, 5)),
+            np.zeros((0, 3)),
+            None,
+            ValueError,
+            r"reference has shape \(0, 3\), and",
+        ),
+        (np.zeros((0, 5)), np.zeros((0, 5)), np.ones((0, 3)), ValueError, r"mask has shape \(0, 3"),
         # Masks.
         (GOOD, GOOD, [[1, 2], [0]], ValueError, r"mask\[0\]\[1\] is 2; expected a bool, 0 or 1"),
         (GOOD, GOOD, [[1, 0.5], [0]], ValueError, r"mask\[0\]\[1\] is 0.5"),
@@ -153,6 +161,8 @@ def test_only_k3_overflows_where_the_policy_gave_up():
         ({"estimator": None}, TypeError, "estimator must be .*, got None"),
         ({"estimator": "\ud800"}, ValueError, r"estimator must be .*, got '\\ud800'"),
         ({"reduction": 5}, TypeError, "reduction must be 'none', .*, got 5"),
+        ({"return_counts": "no"}, TypeError, "return_counts must be True or False, got 'no'"),
+        ({"return_counts": 1}, TypeError, "return_counts must be True or False, got 1"),
         ({"on_nonfinite": 1}, TypeError, "on_nonfinite must be 'raise' or 'exclude', got 1"),
     ],
 )

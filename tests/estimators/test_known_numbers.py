@@ -143,6 +143,14 @@ def test_nothing_at_all_is_zero_and_says_so(empty, mask, reduction):
     assert (value, counts) == (0.0, (0, 0, 0))
 
 
+def test_nothing_is_one_sequence_or_none():
+    for empty in ([], np.empty(0)):
+        assert list(kl_from_logprobs(empty, empty, reduction="per_sequence")) == [0.0]
+    empty = np.empty((0, 3))
+    assert kl_from_logprobs(empty, empty, reduction="per_sequence").shape == (0,)
+    assert kl_from_logprobs(empty, empty, reduction="none").shape == (0, 3)
+
+
 def test_ranks_without_tokens_do_not_halve_the_mean():
     shards = [[[1.0]], [[]], [[1.0]], [[]]]
     parts = [kl_from_logprobs(s, [[0.0] * len(s[0])], return_counts=True) for s in shards]

@@ -280,6 +280,17 @@ impl<'a> Opened<'a> {
                 text(self)
             )));
         }
+        // Without rows, none would show that they differ.
+        if let (Self::Grid(own), Self::Grid(others)) = (self, other)
+            && own.rows() == 0
+            && own.columns() != others.columns()
+        {
+            return Err(PyValueError::new_err(format!(
+                "{other_name} has shape (0, {}), and {name} (0, {}); expected the same shape",
+                others.columns(),
+                own.columns()
+            )));
+        }
         for sequence in 0..self.len() {
             let (got, expected) = (other.reader(sequence).len(), self.reader(sequence).len());
             if got != expected {
