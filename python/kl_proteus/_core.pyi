@@ -294,13 +294,14 @@ class PIDKLController(CoefficientController):
 
     With e = clip(KL/target - 1, -clip, clip), dt = n_steps / horizon, and I the integral of e::
 
-        log coef += kp e dt + ki (I dt + e dt^2 / 2) + kd (e - previous e)        I += e dt
+        log coef += kp e dt + ki (integral of I over dt) + kd (e - previous e)
 
     The coefficient itself accumulates, so kp alone has no lasting error: it is
     `AdaptiveKLController` in exponential form, which no n_steps turns negative. kd damps the
     swing that a policy which answers late causes; ki removes the lasting error under a pressure
-    that keeps growing. I stands still while the error is clipped, and while a bound holds the
-    coefficient and the error pushes outwards. While e stays the same and is not clipped, or with
+    that keeps growing. I stays within kp clip / (4 ki), where its term is a quarter of that of kp at
+    full clip (without kp: where it crosses the whole range in a horizon), and stands still while a
+    bound holds the coefficient and the error pushes outwards. While e stays the same, or with
     ki = 0, steps are additive: one update of 512 is two of 256, up to rounding.
 
     Source: the proportional term and the clip are those of Ziegler et al. 2019, arXiv:1909.08593,

@@ -104,7 +104,7 @@ class Threshold(PPOPenalty):
 
 
 class PID(Reference):
-    """log coef += kp e dt + ki (integral of I over dt) + kd (rise of e)."""
+    """log coef += kp e dt + ki (integral of I over dt) + kd (rise of e), |I| limited."""
 
     def __init__(self, init, target, horizon, kp=1.0, ki=0.2, kd=0.5, clip=0.2, **bounds):
         super().__init__(init, **bounds)
@@ -112,22 +112,32 @@ class PID(Reference):
         self.kp, self.ki, self.kd, self.clip = kp, ki, kd, clip
         self.integral, self.errors = 0.0, []
 
+    def most(self):
+        """The largest integral."""
+        if not self.ki:
+            return 0.0
+        speed = self.kp * self.clip / 4 if self.kp else math.log(self.maximum / self.minimum)
+        return speed / self.ki
+
     def next_value(self, values, n_steps):
         dt = n_steps / self.horizon
         error = clamp(values[0] / self.target - 1, -self.clip, self.clip)
-        gain = error * dt
         rise = error - self.errors[-1] if self.errors else 0.0
         self.errors.append(error)
-        log_step = self.kp * error * dt + self.ki * (self.integral + gain / 2) * dt + self.kd * rise
+        most = self.most()
+        # A trapezoid until the limit is reached, then a rectangle.
+        start, end = self.integral, clamp(self.integral + error * dt, -most, most)
+        slope = (end - start) / error if error else dt
+        area = (start + end) / 2 * slope + end * (dt - slope)
+        log_step = self.kp * error * dt + self.ki * area + self.kd * rise
         wanted = math.exp(min(math.log(self.value) + log_step, 700.0))
         at_bound = (
             wanted >= self.maximum * (1 - 1e-12)
             if error > 0
             else wanted <= self.minimum * (1 + 1e-12)
         )
-        if abs(error) < self.clip and not (at_bound and error):
-            most = math.log(self.maximum / self.minimum) / self.ki if self.ki else 0.0
-            self.integral = clamp(self.integral + gain, -most, most)
+        if not (at_bound and error):
+            self.integral = end
         return self.bounded(wanted)
 
 

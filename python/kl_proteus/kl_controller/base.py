@@ -57,7 +57,7 @@ class KLControllerBase:
         It can be set to any finite number >= 0; one outside the bounds stays until the next
         adaptation. With a controller in the config it is the controller's.
         """
-        return self._coefficient_rule().value
+        return self._value()
 
     @kl_coeff.setter
     def kl_coeff(self, value: float) -> None:
@@ -170,7 +170,8 @@ class KLControllerBase:
 
         Args:
             state: The dict; a key that is missing counts as that of a new controller, keys of other
-                programs are ignored.
+                programs are ignored. A controller in the config that has a `state_dict` needs its
+                own state, unless the dict is empty, which leaves it as it is.
 
         Raises:
             TypeError: A value is of another type.
@@ -187,23 +188,37 @@ class KLControllerBase:
         )
         samples = whole("state['samples_processed']", state.get("samples_processed", 0), minimum=0)
         values = _finite_values("state['recent_history']", state.get("recent_history", ()))
-        self._load_controller(state.get("controller"))
+        self._load_controller(state)
         self._rebuild(coefficient, values)
         self._kl_history = deque(values, maxlen=_history_length(self.config))
         self._adaptation_count = adaptations
         self._samples_processed = samples
 
-    def _load_controller(self, state: Any) -> None:
+    def _load_controller(self, state: Mapping[str, Any]) -> None:
         controller = self.config.controller
-        if state is None:
-            return
+        saved = state.get("controller")
         load = getattr(controller, "load_state_dict", None)
+        if saved is None:
+            if state and load is not None:
+                # Its coefficient would start again in silence.
+                raise ValueError(
+                    "state['controller'] must be there, as config.controller has a memory of its "
+                    f"own, got the keys {sorted(map(str, state))}"
+                )
+            return
         if load is None:
             raise ValueError(
                 "state['controller'] must be missing where config.controller cannot load it, "
                 f"got a state for {controller!r}"
             )
-        load(state)
+        load(saved)
+
+    def _value(self) -> float:
+        """The coefficient in force; a controller of the user may have gone anywhere."""
+        own = self.config.controller
+        if own is None:
+            return self._rule.value
+        return _checks.real_number("config.controller.value", own.value, minimum=0.0)
 
     def _coefficient_rule(self) -> KLCoefficientController:
         own = self.config.controller
@@ -275,11 +290,12 @@ class KLControllerBase:
 
     def _adapt(self, values: list[float], samples: int) -> None:
         controller = self._coefficient_rule()
-        before = controller.value
+        before = self._value()
         if controller is self._rule:
-            after = self._rule.update(values)
+            self._rule.update(values)
         else:
-            after = controller.update(moments(values)[0], samples)
+            controller.update(moments(values)[0], samples)
+        after = self._value()
         if after != before:
             self._adaptation_count += 1
             logger.debug(
