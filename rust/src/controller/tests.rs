@@ -99,7 +99,7 @@ fn a_million_random_updates_of_each_rule_stay_within_the_bounds() {
     let mut noise = Noise(7);
     for limits in [Limits::default(), narrow, widest] {
         for mut controller in one_of_each(limits) {
-            for _ in 0..1_000_000 / 3 {
+            for _ in 0..1_000_000 {
                 let n_steps = noise.next() % 4_000;
                 let value = controller
                     .update(&[noise.divergence()], n_steps)
