@@ -300,8 +300,8 @@ class PIDKLController(CoefficientController):
     `AdaptiveKLController` in exponential form, which no n_steps turns negative. kd damps the
     swing that a policy which answers late causes; ki removes the lasting error under a pressure
     that keeps growing. I stays within kp clip / (4 ki), where its term is a quarter of that of kp at
-    full clip (without kp: where it crosses the whole range in a horizon), and stands still while a
-    bound holds the coefficient and the error pushes outwards. While e stays the same, or with
+    full clip (without kp: where it crosses the whole range in a horizon), and does not grow outwards
+    while a bound holds the coefficient and the error pushes there. While e stays the same, or with
     ki = 0, steps are additive: one update of 512 is two of 256, up to rounding.
 
     Source: the proportional term and the clip are those of Ziegler et al. 2019, arXiv:1909.08593,

@@ -136,7 +136,11 @@ class PID(Reference):
             if error > 0
             else wanted <= self.minimum * (1 + 1e-12)
         )
-        if not (at_bound and error):
+        if at_bound and error > 0:
+            self.integral = min(end, max(start, 0.0))
+        elif at_bound and error < 0:
+            self.integral = max(end, min(start, 0.0))
+        else:
             self.integral = end
         return self.bounded(wanted)
 

@@ -52,8 +52,8 @@ pub(super) struct PidMemory {
 /// or in many; without ki nor does it otherwise.
 /// Two things keep the integral from winding up. It takes the clipped error and stays where its
 /// term is a quarter of the proportional one at full clip, so a full error of the other sign undoes
-/// it within kp/(4 ki) horizons, however long it grew. And it stands still while a bound holds the
-/// coefficient and the error pushes outwards. Neither depends on more than the
+/// it within kp/(4 ki) horizons, however long it grew. And while a bound holds the coefficient and
+/// the error pushes outwards, it does not grow outwards; it may fall back to 0. Neither depends on more than the
 /// sign of the error, so that a larger divergence never has the smaller coefficient.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pid {
@@ -149,18 +149,16 @@ impl Pid {
             .memory
             .previous_error
             .map_or(0.0, |previous| error - previous);
-        let (area, integral) = integrate(
-            self.memory.integral,
-            error,
-            dt,
-            self.largest_integral(limits),
-        );
+        let before = self.memory.integral;
+        let (area, after) = integrate(before, error, dt, self.largest_integral(limits));
         let proposed = value * libm::exp(kp * error * dt + ki * area + kd * rise);
-        let outwards = (error > 0.0 && proposed >= limits.max_value)
-            || (error < 0.0 && proposed <= limits.min_value);
-        if !outwards {
-            self.memory.integral = integral;
-        }
+        self.memory.integral = if error > 0.0 && proposed >= limits.max_value {
+            after.min(before.max(0.0))
+        } else if error < 0.0 && proposed <= limits.min_value {
+            after.max(before.min(0.0))
+        } else {
+            after
+        };
         self.memory.previous_error = Some(error);
         Ok(Decision {
             measured,
