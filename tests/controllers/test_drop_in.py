@@ -414,6 +414,164 @@ def test_a_refusal_of_the_controller_changes_nothing():
     assert controller.save_state() == before
 
 
+class Mine:
+    """A controller of one's own, which goes through the given values."""
+
+    unit = "nats/token"
+
+    def __init__(self, *values):
+        self.values = list(values)
+        self.place = 0
+
+    @property
+    def value(self):
+        return self.values[self.place]
+
+    def update(self, current, n_steps=1):
+        self.place += 1
+        return self.value
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.place = state["place"]
+
+
+def test_a_controller_of_ones_own_gets_one_mean_a_batch():
+    # The default rule takes each sequence into its window.
+    own = made({"controller": ThresholdKLController(0.1, 1.0, window=2)})
+    default = made({"adaptation_window": 2, "kl_target": 1.0})
+    batch = [[-1.0], [-1.0]], [[-5.0], [-9.0]]
+    for controller in (own, default):
+        controller.get_batch_penalty_from_logprobs(*batch)
+    assert own.config.controller.state_dict()["memory"]["window"] == [6.0]
+    assert (own.kl_coeff, default.kl_coeff) == (0.1, near(0.15))
+
+
+@pytest.mark.parametrize("missing", ["state_dict", "load_state_dict"])
+def test_a_controller_that_cannot_be_saved_is_refused(missing):
+    class Forgetful(Mine):
+        pass
+
+    setattr(Forgetful, missing, None)
+    with pytest.raises(TypeError, match=r"state_dict\(\)"):
+        made({"controller": Forgetful(0.1)})
+
+
+BAD_VALUES = [
+    (math.nan, ValueError),
+    (math.inf, ValueError),
+    (-0.1, ValueError),
+    ("0.1", TypeError),
+    (None, TypeError),
+    (True, TypeError),
+]
+
+
+@pytest.mark.parametrize(("bad", "error"), BAD_VALUES)
+def test_a_controller_that_goes_astray_changes_nothing(bad, error):
+    with pytest.raises(error, match=r"controller\.value"):
+        made({"controller": Mine(bad)})
+    controller = made({"controller": Mine(0.1, 0.2, bad)})
+    assert controller.get_penalty_from_logprobs(*drifting(3)) == near((0.2, 1.0))
+    before = controller.save_state()
+    for call in (
+        lambda: controller.get_penalty_from_logprobs(*drifting(3)),
+        lambda: controller.get_batch_penalty_from_logprobs(*([x] for x in drifting(3))),
+        lambda: controller.load_state(before | {"controller": {"place": 2}}),
+    ):
+        with pytest.raises(error, match=r"controller\.value"):
+            call()
+        assert controller.save_state() == before
+    # Astray by another hand.
+    controller.config.controller.place = 2
+    with pytest.raises(error, match=r"controller\.value"):
+        controller.get_stats()
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_a_penalty_that_overflows_is_refused_and_changes_nothing(adaptive):
+    controller = made({"kl_coeff": 2.0, "adaptive": adaptive})
+    before = controller.save_state()
+    policy, reference = [0.0], [-1.7e308]
+    for call in (
+        lambda: controller.get_penalty_from_logprobs(policy, reference),
+        lambda: controller.get_batch_penalty_from_logprobs([policy], [reference]),
+    ):
+        with pytest.raises(ValueError, match="finite penalties"):
+            call()
+        assert controller.save_state() == before
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"kl_coeff": 0.9, "kl_coeff_max": 1e3, "adaptation_window": 1},
+        {"controller": AdaptiveKLController(0.9, 1.0, 1)},
+        {"controller": Mine(0.9, 1.5)},
+    ],
+)
+def test_an_adaptation_that_makes_a_penalty_overflow_is_undone(rule):
+    controller = made(rule)
+    before = controller.save_state()
+    with pytest.raises(ValueError, match="finite penalties"):
+        controller.get_penalty_from_logprobs([0.0], [-1.7e308])
+    assert controller.save_state() == before
+    # And nothing is left behind in the rule.
+    assert math.isfinite(controller.get_penalty_from_logprobs(*drifting(3))[0])
+    assert controller.save_state()["recent_history"] == [1.0]
+
+
+def test_a_state_without_that_of_the_controller_is_refused():
+    controller = made({"controller": AdaptiveKLController(0.2, 6.0, 100)})
+    start = controller.save_state()
+    feed(controller, [9.0] * 3)
+    before = controller.save_state()
+    for state in (made({}).save_state(), {"samples_processed": 3}, before | {"controller": None}):
+        with pytest.raises(ValueError, match="controller"):
+            controller.load_state(state)
+        assert controller.save_state() == before
+    controller.load_state({})
+    assert controller.save_state() == start | {"kl_coeff": 0.2}
+
+
+def test_an_empty_state_takes_a_later_controller_back_to_where_it_was_given():
+    controller = made({})
+    rule = AdaptiveKLController(0.2, 6.0, 100)
+    rule.update(9.0, 3)
+    given = rule.state_dict()
+    controller.config.controller = rule
+    feed(controller, [9.0] * 3)
+    assert rule.state_dict() != given
+    controller.load_state({})
+    assert rule.state_dict() == given
+
+
+def test_a_refusal_after_the_controller_would_have_loaded_leaves_it_alone():
+    controller = made({"controller": AdaptiveKLController(0.2, 6.0, 100)})
+    start = controller.save_state()
+    feed(controller, [9.0] * 3)
+    before = controller.config.controller.state_dict()
+    controller.config.kl_target = -1.0
+    with pytest.raises(ValueError, match="kl_target"):
+        controller.load_state(start)
+    assert controller.config.controller.state_dict() == before
+
+
+@pytest.mark.parametrize(
+    "rows", [[[-1.0, -2.0]], ([-1.0], [-2.0]), np.zeros((1, 3)), [np.zeros(2), np.zeros(3)]]
+)
+def test_several_sequences_are_no_sequence(rows):
+    controller = made({})
+    for call in (controller.compute_kl_from_logprobs, controller.get_penalty_from_logprobs):
+        with pytest.raises(ValueError, match="one sequence"):
+            call(rows, rows)
+    with pytest.raises(ValueError, match=r"sequence 0 .*one sequence"):
+        controller.get_batch_penalty_from_logprobs([rows], [rows])
+    assert controller.get_stats() == KLStats()
+
+
 @pytest.mark.parametrize(
     ("field", "value", "error"),
     [

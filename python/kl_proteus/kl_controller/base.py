@@ -1,16 +1,19 @@
 """The drop-in controller without a model: it takes log-probabilities of both sides."""
 
+import copy
 import logging
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, cast
 
+import numpy as np
+
 from kl_proteus import _checks
-from kl_proteus._core import ThresholdKLController
-from kl_proteus.controllers import KLCoefficientController
+from kl_proteus._core import CoefficientController, ThresholdKLController
 from kl_proteus.estimators import kl_from_logprobs
-from kl_proteus.kl_controller.config import KLConfig, whole
+from kl_proteus.kl_controller.config import KLConfig, SavedController, whole
 from kl_proteus.kl_controller.stats import KLStats, moments
 
 logger = logging.getLogger("kl_proteus.kl_controller")
@@ -49,6 +52,7 @@ class KLControllerBase:
         self._kl_history: deque[float] = deque(maxlen=_history_length(config))
         self._rule = _threshold(config, float(config.kl_coeff), ())
         self._built_for = _rule_fields(config)
+        self._start = _start_of(config.controller)
 
     @property
     def kl_coeff(self) -> float:
@@ -56,8 +60,12 @@ class KLControllerBase:
 
         It can be set to any finite number >= 0; one outside the bounds stays until the next
         adaptation. With a controller in the config it is the controller's.
+
+        Raises:
+            TypeError: The controller in the config has a value that is no real number.
+            ValueError: It has one that is negative, NaN or infinite.
         """
-        return self._value()
+        return _coefficient(self._coefficient_rule())
 
     @kl_coeff.setter
     def kl_coeff(self, value: float) -> None:
@@ -78,7 +86,8 @@ class KLControllerBase:
 
         Raises:
             TypeError: An argument does not hold real numbers.
-            ValueError: The lengths differ, or a value is not finite; the message has its position.
+            ValueError: The lengths differ, a value is not finite (the message has its position), or
+                they are of several sequences.
         """
         kl = self._measure(policy_logprobs, reference_logprobs)
         return 0.0 if kl is None else kl
@@ -98,7 +107,8 @@ class KLControllerBase:
 
         Raises:
             TypeError: An argument does not hold real numbers.
-            ValueError: As for `compute_kl_from_logprobs`; nothing is changed then.
+            ValueError: As for `compute_kl_from_logprobs`, or the penalty is too large for a float.
+                Nothing is changed then.
         """
         kl = self._measure(policy_logprobs, reference_logprobs)
         if kl is None:
@@ -122,7 +132,8 @@ class KLControllerBase:
         Raises:
             TypeError: An argument does not hold sequences of real numbers.
             ValueError: The batches differ in length, or a sequence is as `compute_kl_from_logprobs`
-                refuses it; the message has its place. Nothing is changed then.
+                refuses it, where the message has its place; or a penalty, under the coefficient
+                before or after, is too large for a float. Nothing is changed then.
         """
         measured = self._measure_batch(policy_logprobs_batch, reference_logprobs_batch)
         coefficient = self.kl_coeff
@@ -152,7 +163,7 @@ class KLControllerBase:
         Returns:
             A dict with `kl_coeff`, `adaptation_count`, `samples_processed` and `recent_history`
             (the newest max(100, adaptation_window) values, newest last); where the config has a
-            controller with a `state_dict`, that as `controller`.
+            controller, its `state_dict` as `controller`.
         """
         state: dict[str, Any] = {
             "kl_coeff": self.kl_coeff,
@@ -160,9 +171,8 @@ class KLControllerBase:
             "samples_processed": self._samples_processed,
             "recent_history": list(self._kl_history),
         }
-        state_dict = getattr(self.config.controller, "state_dict", None)
-        if state_dict is not None:
-            state["controller"] = state_dict()
+        if self.config.controller is not None:
+            state["controller"] = self.config.controller.state_dict()
         return state
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -170,8 +180,8 @@ class KLControllerBase:
 
         Args:
             state: The dict; a key that is missing counts as that of a new controller, keys of other
-                programs are ignored. A controller in the config that has a `state_dict` needs its
-                own state, unless the dict is empty, which leaves it as it is.
+                programs are ignored. Where the config has a controller, only an empty dict may lack
+                its state; it then goes back to where it was when it was given to this object.
 
         Raises:
             TypeError: A value is of another type.
@@ -188,41 +198,52 @@ class KLControllerBase:
         )
         samples = whole("state['samples_processed']", state.get("samples_processed", 0), minimum=0)
         values = _finite_values("state['recent_history']", state.get("recent_history", ()))
+        # Everything that may be refused comes first, and the controller of the user last.
+        self.config.check()
+        rule = _threshold(self.config, coefficient, values)
         self._load_controller(state)
-        self._rebuild(coefficient, values)
+        self._rule = rule
+        self._built_for = _rule_fields(self.config)
         self._kl_history = deque(values, maxlen=_history_length(self.config))
         self._adaptation_count = adaptations
         self._samples_processed = samples
 
     def _load_controller(self, state: Mapping[str, Any]) -> None:
         controller = self.config.controller
-        saved = state.get("controller")
-        load = getattr(controller, "load_state_dict", None)
-        if saved is None:
-            if state and load is not None:
-                # Its coefficient would start again in silence.
+        new = state.get("controller")
+        if controller is None:
+            if new is not None:
                 raise ValueError(
-                    "state['controller'] must be there, as config.controller has a memory of its "
-                    f"own, got the keys {sorted(map(str, state))}"
+                    "state['controller'] must be missing where config.controller is None, "
+                    f"got {new!r}"
                 )
             return
-        if load is None:
-            raise ValueError(
-                "state['controller'] must be missing where config.controller cannot load it, "
-                f"got a state for {controller!r}"
-            )
-        load(saved)
+        self._note_controller()
+        if new is None:
+            if state:
+                raise ValueError(
+                    "state['controller'] must be there for config.controller, got the keys "
+                    f"{list(state)}"
+                )
+            new = copy.deepcopy(self._start[1])
+        before = copy.deepcopy(controller.state_dict())
+        try:
+            controller.load_state_dict(new)
+            _coefficient(controller)
+        except Exception:
+            controller.load_state_dict(before)
+            raise
 
-    def _value(self) -> float:
-        """The coefficient in force; a controller of the user may have gone anywhere."""
-        own = self.config.controller
-        if own is None:
-            return self._rule.value
-        return _checks.real_number("config.controller.value", own.value, minimum=0.0)
-
-    def _coefficient_rule(self) -> KLCoefficientController:
+    def _coefficient_rule(self) -> SavedController:
+        self._note_controller()
         own = self.config.controller
         return self._rule if own is None else own
+
+    def _note_controller(self) -> None:
+        """Keeps where a controller began that has just been put into the config."""
+        if self._start[0] is not self.config.controller:
+            self.config.check()
+            self._start = _start_of(self.config.controller)
 
     def _rebuild(self, coefficient: float, values: Sequence[float] | deque[float]) -> None:
         self._rule = _threshold(self.config, coefficient, values)
@@ -239,6 +260,11 @@ class KLControllerBase:
     def _measure(self, policy_logprobs: Any, reference_logprobs: Any) -> float | None:
         """The divergence of one sequence; None without any token that counts."""
         config = self.config
+        if _rank(policy_logprobs) == 2:
+            raise ValueError(
+                "policy_logprobs must be of one sequence, shape (tokens,), got rank 2; "
+                "get_batch_penalty_from_logprobs takes several"
+            )
         kl, counts = kl_from_logprobs(
             policy_logprobs,
             reference_logprobs,
@@ -283,19 +309,32 @@ class KLControllerBase:
             return
         samples = len(values) if samples is None else samples
         self._follow_config()
+        largest = max(map(abs, values))
+        _check_penalty(self.kl_coeff, largest)
         if self.config.adaptive:
-            self._adapt(values, samples)
+            self._adapt(values, samples, largest)
         self._kl_history.extend(values)
         self._samples_processed += samples
 
-    def _adapt(self, values: list[float], samples: int) -> None:
+    def _adapt(self, values: list[float], samples: int, largest: float) -> None:
         controller = self._coefficient_rule()
-        before = self._value()
-        if controller is self._rule:
-            self._rule.update(values)
-        else:
-            controller.update(moments(values)[0], samples)
-        after = self._value()
+        before = _coefficient(controller)
+        # A state is costly, and not needed of a controller that cannot go wrong.
+        sound = isinstance(controller, CoefficientController) and math.isfinite(
+            max(before, controller.max_value) * largest
+        )
+        state = None if sound else copy.deepcopy(controller.state_dict())
+        try:
+            if controller is self._rule:
+                controller.update(values)
+            else:
+                controller.update(moments(values)[0], samples)
+            after = _coefficient(controller)
+            _check_penalty(after, largest)
+        except Exception:
+            if state is not None:
+                controller.load_state_dict(state)
+            raise
         if after != before:
             self._adaptation_count += 1
             logger.debug(
@@ -313,6 +352,33 @@ class KLControllerBase:
             adaptation_count=self._adaptation_count,
             samples_processed=self._samples_processed,
         )
+
+
+def _start_of(controller: SavedController | None) -> tuple[SavedController | None, Any]:
+    """A controller and a copy of its state."""
+    return controller, None if controller is None else copy.deepcopy(controller.state_dict())
+
+
+def _coefficient(controller: SavedController) -> float:
+    """The value of a controller, which a user's own may have let go anywhere."""
+    if isinstance(controller, CoefficientController):
+        return controller.value
+    return _checks.real_number("config.controller.value", controller.value, minimum=0.0)
+
+
+def _check_penalty(coefficient: float, kl: float) -> None:
+    if not math.isfinite(coefficient * kl):
+        raise ValueError(
+            f"kl_coeff must give finite penalties, got {coefficient!r} for a divergence of {kl!r}"
+        )
+
+
+def _rank(values: Any) -> int:
+    """The rank of an array; that of a list by its first item, the rest is checked later."""
+    if isinstance(values, list | tuple):
+        items = cast("Sequence[Any]", values)
+        return 1 + np.ndim(items[0]) if items else 1
+    return np.ndim(values)
 
 
 def _history_length(config: KLConfig) -> int:

@@ -1,7 +1,7 @@
 """Settings of the drop-in controller."""
 
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
 
 from kl_proteus import _checks
 from kl_proteus.controllers import KLCoefficientController
@@ -15,6 +15,19 @@ _CHOICES = {
     "reduction": get_args(Reduction),
     "on_nonfinite": ("raise", "exclude"),
 }
+
+
+@runtime_checkable
+class SavedController(KLCoefficientController, Protocol):
+    """A coefficient controller that goes into a checkpoint with the rest."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that it needs to continue, as JSON can hold it."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from what `state_dict` returned."""
+        ...
 
 
 @dataclass
@@ -44,8 +57,11 @@ class KLConfig:
         clamp: Whether an estimate below 0 counts as 0. It biases the mean of k1 upwards.
         on_nonfinite: ``"raise"``, or ``"exclude"`` to leave out tokens with a log-probability that
             is not finite.
-        controller: Any coefficient controller of the unit that `reduction` gives, in place of the
-            rule that the fields above describe; it is used, not copied.
+        controller: Any coefficient controller of the unit that `reduction` gives, with `state_dict`
+            and `load_state_dict`, in place of the rule that the fields above describe; it is used,
+            not copied. Each call gives it one divergence, the mean of the batch, with the number of
+            its sequences as n_steps, where the default rule takes every sequence into its window: a
+            `ThresholdKLController` here averages the last `window` batches.
 
     Raises:
         TypeError: A field is of another type.
@@ -67,7 +83,7 @@ class KLConfig:
     reduction: Reduction = "sequence_mean"
     clamp: bool = True
     on_nonfinite: Literal["raise", "exclude"] = "raise"
-    controller: KLCoefficientController | None = None
+    controller: SavedController | None = None
 
     def __post_init__(self) -> None:
         self.check()
@@ -109,11 +125,12 @@ class KLConfig:
         controller = cast("object", self.controller)
         if controller is None:
             return
-        if not isinstance(controller, KLCoefficientController):
+        if not isinstance(controller, SavedController):
             raise TypeError(
-                "controller must have value, unit and update(current, n_steps), "
-                f"got {controller!r} ({type(controller).__name__})"
+                "controller must have value, unit, update(current, n_steps), state_dict() and "
+                f"load_state_dict(state), got {controller!r} ({type(controller).__name__})"
             )
+        _checks.real_number("controller.value", controller.value, minimum=0.0)
         if controller.unit != self.unit:
             raise ValueError(
                 f"controller must be of the unit {self.unit!r}, which reduction="
