@@ -77,6 +77,15 @@ def test_the_linear_rule_is_not_additive():
     assert twice.update(12.0, 256) == note["two_updates_256"]
 
 
+def test_the_proportional_rule_multiplies_before_it_divides():
+    # Here the order of the operations shows in the last bit.
+    error = 5.4 / 6.0 - 1.0
+    expected = 0.2 * (1.0 + (error * 677) / 10000)
+    assert expected != 0.2 * (1.0 + error * (677 / 10000))
+    assert expected != 0.2 * (1.0 + (error / 10000) * 677)
+    assert AdaptiveKLController(0.2, 6.0, 10000).update(5.4, 677) == expected
+
+
 def edge(name):
     """A controller of an edge case, and its input."""
     values = EDGES[name]["input"]

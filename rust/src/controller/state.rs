@@ -9,7 +9,7 @@ use super::limits::Limits;
 use super::pid::{Pid, PidMemory};
 use super::scheduled::{Scheduled, Shape};
 use super::threshold::{Threshold, ThresholdMemory};
-use super::{Adaptive, Change, Controller, Fixed, Rule};
+use super::{Adaptive, Change, Controller, Fixed, Reason, Rule};
 use crate::error::{Error, Result};
 
 const VERSION: u32 = 1;
@@ -68,6 +68,27 @@ fn same(a: &Value, b: &Value) -> bool {
                     .all(|(key, x)| b.get(key).is_some_and(|y| same(x, y)))
         }
         _ => a == b,
+    }
+}
+
+impl Rule {
+    /// Whether a change of this rule can have this reason.
+    fn gives(&self, reason: Reason) -> bool {
+        use Reason::{
+            AboveBand, AboveTarget, AtTarget, BelowBand, BelowTarget, InsideBand, WarmUp,
+            WindowNotFull,
+        };
+        match self {
+            Self::Fixed(_) => reason == Reason::Fixed,
+            Self::Adaptive(_) | Self::Pid(_) => {
+                matches!(reason, AboveTarget | BelowTarget | AtTarget)
+            }
+            Self::PpoPenalty(_) => matches!(reason, AboveBand | BelowBand | InsideBand),
+            Self::Threshold(_) => {
+                matches!(reason, AboveBand | BelowBand | InsideBand | WindowNotFull)
+            }
+            Self::Scheduled(rule) => reason == WarmUp || rule.controller.rule.gives(reason),
+        }
     }
 }
 
@@ -270,11 +291,32 @@ impl Controller {
         if !legal {
             return Err(wrong(format!("the coefficient cannot be {value:?}")));
         }
+        if let Some(change) = &state.last_change
+            && !self.can_have_made(change)
+        {
+            return Err(wrong(format!(
+                "its last change cannot be that of this controller: {change:?}"
+            )));
+        }
         Ok(Self {
             rule,
             limits: self.limits,
             value,
             last_change: state.last_change,
         })
+    }
+
+    /// Whether a change is one of this rule; its numbers are finite, as JSON has no others.
+    fn can_have_made(&self, change: &Change) -> bool {
+        let has_error = matches!(
+            change.reason,
+            Reason::AboveTarget | Reason::BelowTarget | Reason::AtTarget
+        );
+        self.rule.gives(change.reason)
+            && change.error.is_some() == has_error
+            && change.target == self.target()
+            && change.n_steps > 0
+            && change.before >= 0.0
+            && change.after >= 0.0
     }
 }
