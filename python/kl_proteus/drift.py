@@ -190,30 +190,24 @@ class JointKLDivergenceWrapper(
             ValueError: One of them has a NaN, a wrong shape, or a value that a space of categories
                 does not hold. The environment is not stepped then, and nothing is counted.
         """
-        if self._encoder is None:
-            # The usual case without a call of our own between: it costs as much as the counting.
-            tracker, keys = self._tracker, self._info_keys
+        # Without an encoder there is no call of our own around those of the tracker: it would cost
+        # as much as the counting.
+        tracker, encodes = self._tracker, self._encoder is not None
+        if encodes:
+            self._choose(action)
+        else:
             tracker.choose(action)
-            try:
-                observation, reward, terminated, truncated, info = self.env.step(action)
-            except Exception:
-                raise  # nothing has happened, and the observation waits for another action
-            except BaseException:
-                # Interrupted: who knows whether the environment has moved.
-                tracker.forget()
-                raise
-            info = dict(info)
-            (
-                info[keys[0]],
-                info[keys[1]],
-                info[keys[2]],
-                info[keys[3]],
-                info[keys[4]],
-            ) = tracker.advance(observation)
-            return observation, reward, terminated, truncated, info
-        self._choose(action)
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        info = self._with_report(info, self._advance(observation))
+        try:
+            observation, reward, terminated, truncated, info = self.env.step(action)
+        except Exception:
+            raise  # nothing has happened, and the observation waits for another action
+        except BaseException:
+            # Interrupted: who knows whether the environment has moved.
+            tracker.forget()
+            raise
+        report = self._advance(observation) if encodes else tracker.advance(observation)
+        info, keys = dict(info), self._info_keys
+        info[keys[0]], info[keys[1]], info[keys[2]], info[keys[3]], info[keys[4]] = report
         return observation, reward, terminated, truncated, info
 
     def reset(

@@ -54,15 +54,19 @@ class Interrupted(Scripted):
     done_once = False
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"encoder": lambda observation: [observation]}], ids=["plain", "encoder"]
+)
 @pytest.mark.parametrize("kind", [JointKLDivergenceWrapper, LLMTrainingWrapper])
-def test_an_interrupted_step_leaves_nothing_waiting(kind, tmp_path, monkeypatch):
+def test_an_interrupted_step_leaves_nothing_waiting(kind, options, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     env = Interrupted([0, 1, 2, 3, 4], spaces.Discrete(9))
-    wrapper = kind(env, window=None)
+    wrapper = kind(env, window=None, **options)
     wrapper.reset()
     wrapper.step(0)
     with pytest.raises(KeyboardInterrupt):
         wrapper.step(1)
+    assert wrapper.kl_state_dict()["observed"] is None
     for _ in range(2):
         wrapper.step(0)
     assert counted(wrapper) == {("0", "0"): 1, ("3", "0"): 1}
