@@ -5,7 +5,7 @@
 //! and a [`PairTracker`] joins the two. The bindings live in `python/`, behind a feature.
 //!
 //! Dependencies point one way: `error <- axis <- layout`, `log_table <- cells <- drift`,
-//! `history <- drift`, and `tracker` on top of both. Beside them, for language models:
+//! `history <- drift`, `student <- expectation <- drift`, and `tracker` on top of both. Beside them, for language models:
 //! `estimator <- reduction`, `estimator <- divergence`, `penalty`, and [`controller`].
 #![deny(missing_docs)]
 
@@ -16,6 +16,8 @@ mod divergence;
 mod drift;
 mod error;
 mod estimator;
+#[allow(dead_code)]
+mod expectation;
 mod history;
 mod layout;
 mod log_table;
@@ -23,6 +25,7 @@ mod penalty;
 mod reduction;
 mod slots;
 mod snapshot;
+mod student;
 mod tracker;
 
 #[cfg(feature = "python")]
@@ -33,6 +36,7 @@ pub use divergence::{Weights, divergence, smoothed_divergence};
 pub use drift::{Config, Drift, DriftState, Report, Which};
 pub use error::{Error, Result};
 pub use estimator::Estimator;
+pub use expectation::{Expectation, log_divergence};
 pub use history::{History, HistoryState, Moments};
 pub use layout::{Encoding, Key, Layout, Leaf};
 pub use penalty::{Penalty, PenaltyKind};
@@ -40,4 +44,5 @@ pub use reduction::{
     BatchTotal, Counts, Estimation, OnNonFinite, Reduction, SequenceTotal, Tokens, place,
 };
 pub use snapshot::{NamedAxis, Snapshot};
+pub use student::student_t_tail;
 pub use tracker::{Observed, PairTracker, Statistics};
