@@ -210,10 +210,16 @@ class Layout:
         """
         Axes with one bin a value, where any other value is an error.
         """
+    @staticmethod
+    def content(name: str) -> Layout:
+        """
+        A leaf whose cell is the 128-bit hash of the canonical content of its value: text, bytes,
+        numbers, None, and sequences, mappings and arrays of them.
+        """
     def digits(self, /, value: Any) -> list[int]:
         """
         The digit of every scalar: 0 underflow, 1 to n in range, n + 1 overflow; 0 to n - 1 where
-        there are no flow bins.
+        there are no flow bins; four for a hash, the most significant first.
         """
     @staticmethod
     def encoded(
@@ -280,7 +286,7 @@ class Layout:
     @property
     def sizes(self, /) -> list[int]:
         """
-        In-range bins of every axis.
+        In-range bins of every axis; 2**64 - 1 where cells are hashes.
         """
     def to_json(self, /) -> str:
         """

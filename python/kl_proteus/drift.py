@@ -60,8 +60,8 @@ class JointKLDivergenceWrapper(
     within them; `reset_kl` does.
 
     Args:
-        env: Any environment with Box, Discrete, MultiDiscrete or MultiBinary spaces, or nested
-            Tuple and Dict of them.
+        env: Any environment. Text, Sequence, Graph, OneOf and custom spaces have no order, so each
+            content is a cell of its own.
         obs_bins: In-range bins of the observation, a number or one per axis in walk order.
         action_bins: The same for the action.
         history_size: Number of reported values behind mean, deviation, minimum and maximum.

@@ -1,5 +1,6 @@
 """Which axes a Gymnasium space has."""
 
+import copy
 import math
 import operator
 from collections.abc import Iterator, Sequence
@@ -66,13 +67,8 @@ def _leaves(space: spaces.Space[Any], name: str, depth: int = 0) -> Iterator[_Le
     elif isinstance(space, LEAF_SPACES):
         yield _Leaf(name, space, math.prod(space.shape or ()))
     else:
-        # Only observations can be encoded.
-        remedy = (
-            "give encoder= a function that returns a 1-D array for an observation"
-            if name.startswith("observation")
-            else "expected Box, Discrete, MultiDiscrete, MultiBinary, or Tuple and Dict of them"
-        )
-        raise TypeError(f"{name} is a {type(space).__name__} space, which has no bins; {remedy}")
+        # Text, Sequence, Graph, OneOf and spaces of other libraries: the hash of the content.
+        yield _Leaf(name, space, 1)
 
 
 def _items(value: Any) -> list[Any] | None:
@@ -177,6 +173,9 @@ class _Builder:
             if isinstance(space, spaces.Dict):
                 return Layout.of_dict(name, parts)
             return Layout.of_tuple(name, [part for _, part in parts])
+        if not isinstance(space, LEAF_SPACES):
+            self.next_axis += 1
+            return _content_layout(space, name)
         shape = list(space.shape or ())
         size = math.prod(shape)
         axes = slice(self.next_axis, self.next_axis + size)
@@ -207,6 +206,17 @@ class _Builder:
         )
 
 
+def _content_layout(space: spaces.Space[Any], name: str) -> Layout:
+    layout = Layout.content(name)
+    try:
+        # A copy, because sampling moves the generator of the space.
+        sample = copy.deepcopy(space).sample()
+    except Exception:  # a space of another library may refuse to be sampled
+        return layout
+    layout.key(sample)
+    return layout
+
+
 def _ints(values: NDArray[Any]) -> list[int]:
     return [int(value) for value in np.ravel(values)]
 
@@ -230,7 +240,9 @@ def layout_from_space(
     """The axes of a space.
 
     Args:
-        space: Box, Discrete, MultiDiscrete, MultiBinary, and Tuple and Dict of them.
+        space: Any Gymnasium space. Box, Discrete, MultiDiscrete and MultiBinary have an axis for
+            each scalar; Tuple and Dict have those of what they hold; Text, Sequence, Graph, OneOf
+            and custom spaces have one axis, whose cells are hashes of the canonical content.
         name: How messages call a value of it.
         bins: In-range bins, a number or one per axis in walk order; ignored where each value has
             its own bin.
@@ -241,7 +253,7 @@ def layout_from_space(
         option: The prefix of the arguments' names, for messages.
 
     Raises:
-        TypeError: A space without axes, or an option of another type.
+        TypeError: A custom space whose values have no canonical form, or an option of another type.
         ValueError: An option out of its range, or an image that needs an encoder.
     """
     leaves = list(_leaves(space, name))

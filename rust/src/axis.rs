@@ -77,6 +77,9 @@ pub enum Axis {
     },
     /// A cell number chosen by a user's encoder, from 0 to 2^32 - 1.
     Digit,
+    /// A value without an order, such as text: its cell is the 128-bit hash of its content, which
+    /// enters a key as four digits.
+    Content,
 }
 
 /// Why a value has no bin; the caller knows the place and words the error.
@@ -85,6 +88,7 @@ pub(crate) enum Unbinnable {
     NotANumber,
     NotWhole(f64),
     Outside(i128),
+    Unordered,
 }
 
 /// The digit of a value on its axis.
@@ -207,7 +211,7 @@ impl Axis {
                 Self::integer(low as f64, high as f64, bins.into(), 1.0, false)
             }
             Self::Category { start, size } => Self::category(start, size.into()),
-            Self::Digit => Ok(Self::Digit),
+            Self::Digit | Self::Content => Ok(self.clone()),
         }?;
         if rebuilt == *self {
             Ok(())
@@ -219,7 +223,7 @@ impl Axis {
         }
     }
 
-    /// Number of in-range bins.
+    /// Number of in-range bins; 2^64 - 1 stands for the more of [`Axis::Content`].
     #[must_use]
     pub fn size(&self) -> u64 {
         match *self {
@@ -231,14 +235,21 @@ impl Axis {
             Self::Point { .. } => 1,
             Self::Category { size, .. } => size.into(),
             Self::Digit => 1 << 32,
+            Self::Content => u64::MAX,
         }
+    }
+
+    /// Whether its cells are hashes, so that there are no bins to speak of.
+    #[must_use]
+    pub fn is_content(&self) -> bool {
+        matches!(self, Self::Content)
     }
 
     /// Number of digits: the in-range bins and, where there are any, the flow bins.
     #[must_use]
     pub fn extent(&self) -> u64 {
         match self {
-            Self::Category { .. } | Self::Digit => self.size(),
+            Self::Category { .. } | Self::Digit | Self::Content => self.size(),
             _ => self.size() + 2,
         }
     }
@@ -293,6 +304,7 @@ impl Axis {
             Self::Integer { .. } | Self::Category { .. } | Self::Digit => {
                 return self.bin_whole(x);
             }
+            Self::Content => return Err(Unbinnable::Unordered),
         })
     }
 
@@ -337,6 +349,7 @@ impl Axis {
             Self::Digit => u32::try_from(x)
                 .map(in_range)
                 .map_err(|_| Unbinnable::Outside(x)),
+            Self::Content => Err(Unbinnable::Unordered),
             _ => self.bin_real(x as f64),
         }
     }

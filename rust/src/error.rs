@@ -39,6 +39,18 @@ pub enum Error {
         /// What arrived.
         value: f64,
     },
+    /// A scalar came where the hash of a content is expected.
+    #[error("{place} has no axes; expected the hash of its content")]
+    Unordered {
+        /// Leaf and index.
+        place: String,
+    },
+    /// A hash came where a scalar is expected.
+    #[error("{place} has an axis; expected a scalar, not the hash of a content")]
+    Ordered {
+        /// Leaf and index.
+        place: String,
+    },
     /// The number of values does not fit the layout.
     #[error("{place} has {got} values; expected {expected}")]
     Length {

@@ -8,6 +8,8 @@ use crate::error::{Error, Result};
 
 /// The name of a cell: the digits in mixed radix where they fit 128 bits, the first axis most
 /// significant; else the xxh3 hash of the digits as little-endian u32. The same on every platform.
+/// The hash of a value without an order counts as four digits of base 2^32, the first most
+/// significant, so where it is alone the key is that hash.
 ///
 /// Written as a decimal string, because JSON readers lose integers beyond 2^53.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -65,6 +67,15 @@ impl Leaf {
     /// An impossible axis, or a shape of another size.
     pub fn validate(&self) -> Result<()> {
         self.axes.iter().try_for_each(Axis::validate)?;
+        if self.axes.iter().any(Axis::is_content) && !(self.is_content() && self.shape.is_empty()) {
+            return Err(Error::malformed(
+                "a leaf",
+                format!(
+                    "{} has other axes beside the hash of its content",
+                    self.name
+                ),
+            ));
+        }
         let expected = self
             .shape
             .iter()
@@ -97,6 +108,12 @@ impl Leaf {
         &self.axes
     }
 
+    /// Whether its value is told apart by content, and not by scalars.
+    #[must_use]
+    pub fn is_content(&self) -> bool {
+        matches!(self.axes.as_slice(), [axis] if axis.is_content())
+    }
+
     /// Name and index of one scalar, such as `observation[2]`.
     #[must_use]
     pub fn place(&self, mut offset: usize) -> String {
@@ -118,6 +135,7 @@ impl Leaf {
         match why {
             Unbinnable::NotANumber => Error::NotANumber { place },
             Unbinnable::NotWhole(value) => Error::NotWhole { place, value },
+            Unbinnable::Unordered => Error::Unordered { place },
             Unbinnable::Outside(value) => {
                 let (low, high) = self.axes[offset].legal_integers();
                 Error::OutsideSpace {
@@ -150,10 +168,16 @@ impl Layout {
     pub fn new(leaves: Vec<Leaf>) -> Self {
         let mut largest_key = Some(0u128);
         for axis in leaves.iter().flat_map(Leaf::axes) {
-            let extent = u128::from(axis.extent());
-            largest_key = largest_key
-                .and_then(|key| key.checked_mul(extent))
-                .and_then(|key| key.checked_add(extent - 1));
+            let (extent, digits) = if axis.is_content() {
+                (1 << 32, 4)
+            } else {
+                (u128::from(axis.extent()), 1)
+            };
+            for _ in 0..digits {
+                largest_key = largest_key
+                    .and_then(|key| key.checked_mul(extent))
+                    .and_then(|key| key.checked_add(extent - 1));
+            }
         }
         let kind = if largest_key.is_some() {
             KeyKind::MixedRadix
@@ -197,6 +221,13 @@ impl Layout {
     }
 }
 
+/// The digits of a hash in a key, the most significant first.
+#[must_use]
+#[allow(clippy::cast_possible_truncation)]
+pub fn content_digits(hash: u128) -> [u32; 4] {
+    [96, 64, 32, 0].map(|shift| (hash >> shift) as u32)
+}
+
 /// One value on its way to a key: give it each scalar in walk order.
 #[derive(Debug)]
 pub struct Encoding<'a> {
@@ -227,11 +258,34 @@ impl Encoding<'_> {
         self.scalar(|axis| axis.bin_integer(x))
     }
 
+    /// The next value, whose cell is the hash of its content.
+    ///
+    /// # Errors
+    /// The next axis is one of scalars, or there is none.
+    pub fn content(&mut self, hash: u128) -> Result<()> {
+        self.open_leaf()?;
+        let leaf = &self.layout.leaves[self.leaf];
+        if !leaf.axes[self.offset].is_content() {
+            return Err(Error::Ordered {
+                place: leaf.place(self.offset),
+            });
+        }
+        match self.layout.kind {
+            // Nothing but axes of a single cell can stand beside it.
+            KeyKind::MixedRadix => self.key = hash,
+            KeyKind::Hash => {
+                for digit in content_digits(hash) {
+                    self.scratch.extend_from_slice(&digit.to_le_bytes());
+                }
+            }
+        }
+        self.offset += 1;
+        Ok(())
+    }
+
+    /// Moves on to the leaf of the next axis.
     #[inline]
-    fn scalar(
-        &mut self,
-        bin: impl FnOnce(&Axis) -> std::result::Result<Binned, Unbinnable>,
-    ) -> Result<u32> {
+    fn open_leaf(&mut self) -> Result<()> {
         while self
             .layout
             .leaves
@@ -241,9 +295,19 @@ impl Encoding<'_> {
             self.leaf += 1;
             self.offset = 0;
         }
-        let Some(leaf) = self.layout.leaves.get(self.leaf) else {
+        if self.leaf == self.layout.leaves.len() {
             return Err(self.length_error(1));
-        };
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn scalar(
+        &mut self,
+        bin: impl FnOnce(&Axis) -> std::result::Result<Binned, Unbinnable>,
+    ) -> Result<u32> {
+        self.open_leaf()?;
+        let leaf = &self.layout.leaves[self.leaf];
         let axis = &leaf.axes[self.offset];
         let Binned { digit, flow } = bin(axis).map_err(|why| leaf.error(self.offset, why))?;
         match self.layout.kind {
@@ -334,6 +398,33 @@ mod tests {
         assert_eq!(key(&layout, &[0.5; 348]), Ok(Key(xxh3_128(&bytes))));
         // Pinned: keys in saved snapshots must stay readable.
         assert_eq!(xxh3_128(b""), 0x99aa_06d3_0147_98d8_6001_c324_468d_497f);
+    }
+
+    #[test]
+    fn a_content_alone_is_its_hash_and_joins_others_as_four_digits() {
+        let content = || Leaf::new("observation".into(), vec![], vec![Axis::Content]).unwrap();
+        let hash = 0x0123_4567_89ab_cdef_0011_2233_4455_6677;
+        let encode = |layout: &Layout, scalars: &[f64]| {
+            let mut scratch = Vec::new();
+            let mut encoding = layout.encode(&mut scratch);
+            encoding.content(hash)?;
+            for &x in scalars {
+                encoding.real(x)?;
+            }
+            encoding.finish().map(|(key, _)| key)
+        };
+        let alone = Layout::new(vec![content()]);
+        assert_eq!(encode(&alone, &[]), Ok(Key(hash)));
+        let joined = Layout::new(vec![content(), unit_leaf(1)]);
+        let digits = [0x0123_4567u32, 0x89ab_cdef, 0x0011_2233, 0x4455_6677, 6];
+        let bytes: Vec<u8> = digits
+            .iter()
+            .flat_map(|digit| digit.to_le_bytes())
+            .collect();
+        assert_eq!(encode(&joined, &[0.5]), Ok(Key(xxh3_128(&bytes))));
+        let wrong_place = encode(&Layout::new(vec![unit_leaf(1)]), &[]);
+        assert!(matches!(wrong_place, Err(Error::Ordered { .. })));
+        assert!(matches!(key(&alone, &[0.5]), Err(Error::Unordered { .. })));
     }
 
     #[test]

@@ -11,6 +11,7 @@
 
 mod axis;
 mod cells;
+mod content;
 pub mod controller;
 mod divergence;
 mod drift;
@@ -32,13 +33,14 @@ mod tracker;
 mod python;
 
 pub use axis::{Axis, Binned};
+pub use content::Content;
 pub use divergence::{Weights, divergence, smoothed_divergence};
 pub use drift::{Config, Drift, DriftState, Report, Which};
 pub use error::{Error, Result};
 pub use estimator::Estimator;
 pub use expectation::{Expectation, log_divergence};
 pub use history::{History, HistoryState, Moments};
-pub use layout::{Encoding, Key, Layout, Leaf};
+pub use layout::{Encoding, Key, Layout, Leaf, content_digits};
 pub use penalty::{Penalty, PenaltyKind};
 pub use reduction::{
     BatchTotal, Counts, Estimation, OnNonFinite, Reduction, SequenceTotal, Tokens, place,

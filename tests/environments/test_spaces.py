@@ -572,36 +572,6 @@ def test_an_action_is_never_an_image():
     assert wrapper.get_kl_statistics()["cells"] == 2
 
 
-class Custom(spaces.Space):
-    """A space that nobody knows."""
-
-    def __init__(self):
-        super().__init__((), np.float64)
-
-
-WITHOUT_BINS = [
-    spaces.Text(5),
-    spaces.Sequence(spaces.Discrete(3)),
-    spaces.Graph(spaces.Box(0, 1, (2,)), spaces.Discrete(3)),
-    spaces.OneOf([spaces.Discrete(2), spaces.Box(0, 1, (2,))]),
-    Custom(),
-]
-
-
-@pytest.mark.parametrize("space", WITHOUT_BINS, ids=lambda space: type(space).__name__)
-@pytest.mark.parametrize("side", ["observation", "action"])
-def test_a_space_without_axes_is_refused_by_name(space, side):
-    kind = type(space).__name__
-    nested = spaces.Dict(a=spaces.Tuple([spaces.Discrete(2), space]))
-    for where, name in ((space, side), (nested, rf"{side}\['a'\]\[1\]")):
-        observation, action = (
-            (where, None) if side == "observation" else (spaces.Discrete(2), where)
-        )
-        remedy = "give encoder=" if side == "observation" else "expected Box"
-        with pytest.raises(TypeError, match=f"{name} is a {kind} space, .*{remedy}"):
-            JointKLDivergenceWrapper(Scripted([0, 0], observation, action))
-
-
 def test_a_dict_space_with_other_keys_than_strings():
     space = spaces.Dict({0: spaces.Discrete(2), 1: spaces.Discrete(2)})
     with pytest.raises(TypeError, match="observation is a Dict space with the key 0"):

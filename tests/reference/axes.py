@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from . import rows
+from . import content, rows
 from .rows import Axis
 
 USABLE = 1e6
+WITH_AXES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 def leaves(space: Space) -> Iterator[Space]:
@@ -35,6 +36,8 @@ def scalars(space: Space, value: Any) -> Iterator[float | int]:
             yield from scalars(child, value[key])
     elif isinstance(space, spaces.Discrete):
         yield np.asarray(value).item()
+    elif not isinstance(space, WITH_AXES):
+        yield from content.digits(value)
     else:
         array = np.asarray(value)
         if array.shape != space.shape:
@@ -45,7 +48,10 @@ def scalars(space: Space, value: Any) -> Iterator[float | int]:
 def width(space: Space) -> int:
     """The number of axes."""
     return sum(
-        1 if isinstance(leaf, spaces.Discrete) else math.prod(leaf.shape) for leaf in leaves(space)
+        1
+        if isinstance(leaf, spaces.Discrete) or not isinstance(leaf, WITH_AXES)
+        else math.prod(leaf.shape)
+        for leaf in leaves(space)
     )
 
 
@@ -119,6 +125,11 @@ def axes_of(
             for bounds in declared_bounds(leaf):
                 low, high = next(explicit) or bounds
                 axes.append(box_axis(low, high, integer, int(next(sizes)), scale))
+            continue
+        if not isinstance(leaf, WITH_AXES):
+            next(sizes), next(explicit)
+            # The hash of a content is four digits of base 2^32.
+            axes.extend([rows.category(0, 2**32)] * 4)
             continue
         for start, n in categories(leaf):
             next(sizes), next(explicit)

@@ -23,6 +23,8 @@ use crate::layout::{Encoding, Leaf};
 pub(super) trait Sink {
     fn real(&mut self, x: f64) -> Result<()>;
     fn integer(&mut self, x: i128) -> Result<()>;
+    /// The hash of a value that has no scalars.
+    fn content(&mut self, hash: u128) -> Result<()>;
 }
 
 impl Sink for Encoding<'_> {
@@ -34,6 +36,10 @@ impl Sink for Encoding<'_> {
     #[inline]
     fn integer(&mut self, x: i128) -> Result<()> {
         Encoding::integer(self, x).map(drop)
+    }
+
+    fn content(&mut self, hash: u128) -> Result<()> {
+        Encoding::content(self, hash)
     }
 }
 
@@ -130,8 +136,19 @@ fn read_array(
             shape_text(leaf.shape())
         )));
     }
+    if scalars(array, sink)? {
+        Ok(())
+    } else {
+        Err(refused_dtype(leaf, &dtype))
+    }
+}
+
+/// Gives every element of an array to `sink`; false, and nothing given, where they are no real
+/// numbers.
+pub(super) fn scalars(array: &Bound<'_, PyUntypedArray>, sink: &mut impl Sink) -> PyResult<bool> {
+    let dtype = array.dtype();
     if dtype.is_native_byteorder() == Some(false) || !array.is_aligned() {
-        return read_array(&native(array)?, leaf, sink);
+        return scalars(&native(array)?, sink);
     }
     let done = match (dtype.kind(), dtype.itemsize()) {
         (b'f', 4) => each(array, |x: f32| sink.real(x.into())),
@@ -146,12 +163,11 @@ fn read_array(
         (b'i', 4) => each(array, |x: i32| sink.integer(x.into())),
         (b'i', 8) => each(array, |x: i64| sink.integer(x.into())),
         // Extended precision exists on some platforms only.
-        (b'f', _) => {
-            return read_array(&converted(array, "float64")?, leaf, sink);
-        }
-        _ => return Err(refused_dtype(leaf, &dtype)),
+        (b'f', _) => return scalars(&converted(array, "float64")?, sink),
+        _ => return Ok(false),
     };
-    Ok(done?)
+    done?;
+    Ok(true)
 }
 
 fn refused_dtype(leaf: &Leaf, dtype: &Bound<'_, PyArrayDescr>) -> PyErr {

@@ -8,9 +8,10 @@ use pyo3::types::{PyList, PyMapping, PyTuple, PyType};
 use serde::{Deserialize, Serialize};
 
 use super::arrays::{self, Sink};
+use super::content;
 use crate::axis::Axis;
 use crate::error::{Error, Result};
-use crate::layout::{self as core, Encoding, Key, Leaf};
+use crate::layout::{self as core, Encoding, Key, Leaf, content_digits};
 use crate::tracker::ENCODED_LEAF;
 
 /// The nesting of a space. Leaves are numbered in walk order.
@@ -56,7 +57,14 @@ impl Node {
         sink: &mut impl Sink,
     ) -> PyResult<()> {
         match self {
-            Self::Leaf(leaf) => arrays::read(value, &leaves[*leaf], sink),
+            Self::Leaf(leaf) => {
+                let leaf = &leaves[*leaf];
+                if leaf.is_content() {
+                    Ok(sink.content(content::of(value, leaf.name())?.hash())?)
+                } else {
+                    arrays::read(value, leaf, sink)
+                }
+            }
             Self::Tuple(name, items) => {
                 if !(value.is_instance_of::<PyTuple>() || value.is_instance_of::<PyList>()) {
                     return Err(wrong_nesting(name, value, "a tuple"));
@@ -197,6 +205,12 @@ impl Sink for Digits<'_> {
         self.digits.push(digit);
         Ok(())
     }
+
+    fn content(&mut self, hash: u128) -> Result<()> {
+        self.encoding.content(hash)?;
+        self.digits.extend(content_digits(hash));
+        Ok(())
+    }
 }
 
 #[pymethods]
@@ -261,6 +275,13 @@ impl Layout {
         Self::leaf(name, shape, axes)
     }
 
+    /// A leaf whose cell is the 128-bit hash of the canonical content of its value: text, bytes,
+    /// numbers, None, and sequences, mappings and arrays of them.
+    #[staticmethod]
+    fn content(name: String) -> PyResult<Self> {
+        Self::leaf(name, Vec::new(), Ok(vec![Axis::Content]))
+    }
+
     /// Axes of what a user's encoder returns: a 1-D array of cell digits, or of unbounded values.
     #[staticmethod]
     #[pyo3(signature = (bins, *, digits, scale=1.0))]
@@ -314,7 +335,7 @@ impl Layout {
         self.core.named_axes().map(|(name, _)| name).collect()
     }
 
-    /// In-range bins of every axis.
+    /// In-range bins of every axis; 2**64 - 1 where cells are hashes.
     #[getter]
     fn sizes(&self) -> Vec<u64> {
         self.core
@@ -324,7 +345,7 @@ impl Layout {
     }
 
     /// The digit of every scalar: 0 underflow, 1 to n in range, n + 1 overflow; 0 to n - 1 where
-    /// there are no flow bins.
+    /// there are no flow bins; four for a hash, the most significant first.
     fn digits(&self, value: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
         let mut scratch = Vec::new();
         let mut digits = Digits {

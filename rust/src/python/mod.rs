@@ -11,6 +11,7 @@
 
 mod arguments;
 mod arrays;
+mod content;
 mod controller;
 mod errors;
 mod estimators;
