@@ -21,7 +21,8 @@ pub fn student_t_tail(t: f64, freedom: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// `scipy.stats.t.sf(t, freedom)` of SciPy 1.17.1.
+    /// `scipy.stats.t.sf(t, freedom)` of `SciPy` 1.17.1.
+    #[allow(clippy::unreadable_literal)]
     const SCIPY: [(f64, f64, f64); 22] = [
         (-2.5, 1.0, 0.8788810584091566),
         (0.3, 1.0, 0.4072264209222577),
