@@ -58,12 +58,15 @@ impl ExactSum {
     /// The sum, rounded once, over `count`; finite, and 0.0 for no values.
     pub(super) fn mean(&self, count: usize) -> f64 {
         let negative = self.limbs[LIMBS - 1] >> 63 == 1;
-        let mut limbs = *self.limbs;
+        let mut negated;
+        let mut limbs = &*self.limbs;
         if negative {
+            negated = *self.limbs;
             let mut carry = true;
-            for limb in &mut limbs {
+            for limb in &mut negated {
                 (*limb, carry) = (!*limb).overflowing_add(u64::from(carry));
             }
+            limbs = &negated;
         }
         let Some(top) = limbs.iter().rposition(|&limb| limb != 0) else {
             return 0.0;

@@ -59,7 +59,9 @@ pub(super) fn word<T>(
 /// The value of an argument that counts something, at least 1; `expected` is for messages.
 pub(super) fn whole(name: &str, expected: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
     let message = || format!("{name} must be {expected}, got {}", shown(value));
-    if value.is_instance_of::<PyBool>() || !value.hasattr("__index__")? {
+    if !value.is_exact_instance_of::<PyInt>()
+        && (value.is_instance_of::<PyBool>() || !value.hasattr("__index__")?)
+    {
         return Err(PyTypeError::new_err(message()));
     }
     match value.extract::<u64>() {

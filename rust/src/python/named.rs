@@ -5,7 +5,7 @@ use pyo3::exceptions::{PyException, PyOverflowError, PyTypeError, PyValueError};
 #[cfg(feature = "stubs")]
 use pyo3::inspect::PyStaticExpr;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyFloat, PyString};
+use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
 
 use super::arguments::is_unreal;
 
@@ -102,7 +102,10 @@ impl Read for u64 {
                 shown(value)
             )
         };
-        if value.is_instance_of::<PyBool>() || !value.hasattr("__index__")? {
+        // An int of Python itself needs no questions, and asking costs five times the update.
+        if !value.is_exact_instance_of::<PyInt>()
+            && (value.is_instance_of::<PyBool>() || !value.hasattr("__index__")?)
+        {
             return Err(PyTypeError::new_err(wrong()));
         }
         value.extract::<u64>().map_err(|error| {
