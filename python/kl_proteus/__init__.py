@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kl_proteus.llm.wrapper import LLMTrainingWrapper
     from kl_proteus.penalties import kl_penalties
     from kl_proteus.snapshots import merge_snapshots
+    from kl_proteus.vector_drift import VectorJointKLDivergenceWrapper
 
 __all__ = [
     "AdaptiveKLController",
@@ -50,6 +51,7 @@ __all__ = [
     "ScheduledKLController",
     "ThresholdKLController",
     "TokenCounts",
+    "VectorJointKLDivergenceWrapper",
     "__version__",
     "compute_kl_divergence",
     "create_kl_controller",
@@ -76,6 +78,7 @@ _HOMES = {
     "ScheduledKLController": "kl_proteus.controllers",
     "ThresholdKLController": "kl_proteus.controllers",
     "TokenCounts": "kl_proteus.estimators",
+    "VectorJointKLDivergenceWrapper": "kl_proteus.vector_drift",
     "compute_kl_divergence": "kl_proteus.kl_controller",
     "create_kl_controller": "kl_proteus.kl_controller",
     "estimate_kl_from_samples": "kl_proteus.kl_controller",

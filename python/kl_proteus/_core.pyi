@@ -5,7 +5,7 @@ The native module of `kl_proteus`.
 
 from typing import Any, Final, SupportsFloat, SupportsIndex, final
 
-from _typeshed import SupportsGetItem
+from _typeshed import Incomplete, SupportsGetItem
 from typing_extensions import disjoint_base
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "PairTracker",
     "ScheduledKLController",
     "ThresholdKLController",
+    "VectorTracker",
     "controller_from_json",
     "kl_divergence",
     "kl_from_logprobs",
@@ -632,6 +633,170 @@ class ThresholdKLController(CoefficientController):
         unit: str = ...,
         keep_outside: bool = ...,
     ) -> ThresholdKLController: ...
+
+@final
+class VectorTracker:
+    """
+    Counts the (observation, action) pairs of the rows of a batch: each row as a `PairTracker` of its
+    own would, or all rows in one distribution.
+
+    Batches are arrays whose first axis is the row, for spaces that are one array; else lists of one
+    value a row. Arrays are read without the interpreter's lock.
+
+    Args:
+        observation: Axes of the observation; None where a named encoder decides them later.
+        action: Axes of the action.
+        rows: Number of rows.
+        pooled: One distribution for all rows, entered in their order, with one value a step;
+            `window`, `lag` and `min_window` then count steps of all rows.
+        window: As the arguments below, see `PairTracker`.
+        lag: See there.
+        reference: See there.
+        encoder: See there.
+        epsilon: See there.
+        history_size: See there.
+        min_window: See there.
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: An argument is out of its range, or the reference has other axes.
+    """
+    def __len__(self, /) -> int:
+        """
+        Number of rows.
+        """
+    def __new__(
+        cls,
+        /,
+        observation: Layout | None,
+        action: Layout,
+        rows: SupportsIndex,
+        *,
+        pooled: bool = False,
+        window: Any | None = None,
+        lag: Any | None = None,
+        reference: str | None = None,
+        encoder: str | None = None,
+        epsilon: Any | None = None,
+        history_size: Any | None = None,
+        min_window: Any | None = None,
+    ) -> VectorTracker: ...
+    def __reduce__(self, /) -> "tuple[Any, tuple[Any, ...]]": ...
+    @classmethod
+    def _restore(
+        cls,
+        /,
+        observation: Layout | None,
+        action: Layout,
+        rows: SupportsIndex,
+        arguments: "dict[str, Any]",
+        state: str,
+    ) -> "VectorTracker": ...
+    @property
+    def action(self, /) -> Layout:
+        """
+        The axes of the action.
+        """
+    def advance(
+        self, /, observations: Any, ended: Any | None = None, *, every: bool = False
+    ) -> tuple[list[Incomplete], Incomplete]:
+        """
+        Counts the waiting pairs and takes the next observations.
+
+        Args:
+            observations: As in `observe`.
+            ended: Rows that have ended and whose next action the environment ignores.
+            every: Report for rows too whose action was ignored.
+
+        Returns:
+            A fresh float64 array of one value a row for each number of a report (KL divergence, its
+            mean and standard deviation over the history, its observation part and its policy part,
+            in nats), and the rows that report; the others hold 0.0.
+        """
+    def choose(self, /, actions: Any) -> None:
+        """
+        Takes the actions on the waiting observations, of all rows or of none.
+
+        Raises:
+            TypeError: An observation or action is not made of real numbers.
+            ValueError: One of them has a NaN, a wrong shape or a value outside its space.
+        """
+    @property
+    def chooses_arrays(self, /) -> bool:
+        """
+        Whether the actions of all rows are one array.
+        """
+    def define_observation(self, /, layout: Layout) -> None:
+        """
+        Sets the axes that an encoder's first result decides.
+        """
+    def evidence(self, /) -> tuple[Incomplete, Incomplete]:
+        """
+        Whether the windows are full, and whether the newest value is reported: for each row, the
+        same for all where they are pooled.
+        """
+    def forget(self, /) -> None:
+        """
+        Forgets what waits, so that the next actions make no pairs.
+        """
+    def histories(self, /) -> list[list[float]]:
+        """
+        The reported values, newest last, in nats, for each row or once for all.
+        """
+    def load_state_json(self, /, text: str) -> None:
+        """
+        Continues from a state of a tracker with the same rows, parameters, axes and reference.
+
+        Raises:
+            ValueError: It is another tracker's state, or none at all; nothing is changed then.
+        """
+    @property
+    def observation(self, /) -> Layout | None:
+        """
+        The axes of the observation; None until an encoder has decided them.
+        """
+    def observe(self, /, observations: Any, mask: Any | None = None) -> None:
+        """
+        Takes the observations that the next actions answer.
+
+        Args:
+            observations: Of all rows; None in place of one whose encoder failed.
+            mask: The rows to take it for; None for all of them.
+        """
+    @property
+    def observes_arrays(self, /) -> bool:
+        """
+        Whether the observations of all rows are one array.
+        """
+    @property
+    def pooled(self, /) -> bool:
+        """
+        Whether all rows are in one distribution.
+        """
+    def report(self, /) -> list[Incomplete]:
+        """
+        What the newest pairs reported; the form is that of the arrays of `advance`.
+        """
+    def reset(self, /) -> None:
+        """
+        Forgets pairs and values; keeps the reference and waiting observations.
+        """
+    def snapshot_json(self, /, which: str = "current", row: SupportsIndex | None = None) -> str:
+        """
+        One distribution as a snapshot in JSON: of a row, or of all rows.
+        """
+    def state_json(self, /) -> str:
+        """
+        The whole state as JSON; equal runs give equal text.
+        """
+    def statistics(self, /) -> "list[dict[str, Any]]":
+        """
+        Current value, moments, counts and readiness by name, for each row or once for all.
+        """
+    def waiting(self, /) -> list[tuple[int | None, int | None]]:
+        """
+        The keys of the waiting observation and action of each row; None where there is none.
+        """
 
 def controller_from_json(text: str) -> CoefficientController:
     """

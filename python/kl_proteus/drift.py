@@ -1,44 +1,21 @@
 """The drift of a policy's behaviour in one environment."""
 
 import json
-import math
 from collections.abc import Callable
-from os import PathLike, fspath
-from typing import Any, SupportsFloat, TypeVar, cast
+from os import PathLike
+from typing import Any, SupportsFloat, TypeVar
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 
-from kl_proteus import hooks, snapshots
-from kl_proteus._core import Layout, PairTracker
+from kl_proteus import snapshots
+from kl_proteus._core import PairTracker
 from kl_proteus.snapshots import Snapshot
-from kl_proteus.spaces import Bins, Range, axis_bins, layout_from_space
+from kl_proteus.spaces import Bins, Range
+from kl_proteus.tracking import INFO_KEYS, Encoder, check_prefix, flag, plain, tracking
 
 ObsType = TypeVar("ObsType")
 ActType = TypeVar("ActType")
-
-INFO_KEYS = (
-    "kl_divergence",
-    "kl_divergence_mean",
-    "kl_divergence_std",
-    "kl_observation",
-    "kl_policy",
-)
-"""What each step's info gains, in the order in which a tracker returns it."""
-
-
-def plain(value: Any) -> Any:
-    """A copy of a constructor argument as JSON can hold it, so that a spec can be saved."""
-    if isinstance(value, np.ndarray | np.generic):
-        return cast("Any", value).tolist()
-    if isinstance(value, tuple | list | range):
-        return [plain(item) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in cast("dict[Any, Any]", value).items()}
-    if isinstance(value, PathLike):
-        return fspath(cast("PathLike[str]", value))
-    return value
 
 
 class JointKLDivergenceWrapper(
@@ -129,55 +106,38 @@ class JointKLDivergenceWrapper(
             info_prefix=info_prefix,
             info_on_reset=plain(info_on_reset),
         )
+        if isinstance(env, gym.vector.VectorEnv):
+            # Some are both; their batches are no single observation.
+            raise TypeError(
+                "env is a vector environment; use VectorJointKLDivergenceWrapper for it"
+            )
         gym.Wrapper.__init__(self, env)
-        _check_prefix(info_prefix)
-        self._refuse_twin(env, info_prefix)
+        check_prefix(info_prefix)
+        self.refuse_twin(env, info_prefix)
         self._info_keys = tuple(info_prefix + key for key in INFO_KEYS)
         self._info_prefix = info_prefix
-        self._info_on_reset = _flag(info_on_reset, "info_on_reset")
-        self._encoder = None if encoder is None else hooks.Hook("encoder", encoder)
-        self._encoder_error: Exception | None = None
-        self._obs_bins = plain(obs_bins)
-        self._obs_scale = _positive(obs_scale, "obs_scale")
-        normalize_obs = _flag(normalize_obs, "normalize_obs")
-        normalize_action = _flag(normalize_action, "normalize_action")
-        if encoder is None:
-            observation = layout_from_space(
-                env.observation_space,
-                "observation",
-                bins=obs_bins,
-                value_range=obs_range,
-                scale=self._obs_scale,
-                normalized=not normalize_obs,
-                option="obs",
-            )
-        else:
-            # Its first result decides the axes.
-            axis_bins(obs_bins, None, "obs_bins")
-            if obs_range is not None or not normalize_obs:
-                raise ValueError(
-                    "obs_range and normalize_obs=False do not go with encoder=, "
-                    "whose floats are unbounded"
-                )
-            observation = None
-        self._tracker = PairTracker(
-            observation,
-            layout_from_space(
-                env.action_space,
-                "action",
-                bins=action_bins,
-                value_range=action_range,
-                normalized=not normalize_action,
-                option="action",
-            ),
-            window=_optional(window, "window"),
-            lag=_optional(lag, "lag"),
-            reference=None if reference is None else snapshots.reference_text(reference),
-            encoder=None if encoder is None else hooks.name_of(encoder),
-            epsilon=_given(epsilon, "epsilon"),
-            history_size=_given(history_size, "history_size"),
-            min_window=_given(min_window, "min_window"),
+        self._info_on_reset = flag(info_on_reset, "info_on_reset")
+        settings = tracking(
+            env.observation_space,
+            env.action_space,
+            obs_bins=obs_bins,
+            action_bins=action_bins,
+            history_size=history_size,
+            epsilon=epsilon,
+            normalize_obs=normalize_obs,
+            normalize_action=normalize_action,
+            window=window,
+            lag=lag,
+            reference=reference,
+            obs_range=obs_range,
+            action_range=action_range,
+            obs_scale=obs_scale,
+            encoder=encoder,
+            min_window=min_window,
         )
+        self._encoder = settings.encoder
+        self._encoder_error: Exception | None = None
+        self._tracker = PairTracker(settings.observation, settings.action, **settings.keywords)
 
     def step(self, action: ActType) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
         """Steps the environment and counts the pair (last observation, action).
@@ -279,8 +239,8 @@ class JointKLDivergenceWrapper(
         self._encoder_error = None
 
     @staticmethod
-    def _refuse_twin(env: gym.Env[Any, Any], prefix: str) -> None:
-        """Refuses a wrapper inside this one that would write the same keys."""
+    def refuse_twin(env: gym.Env[Any, Any], prefix: str) -> None:
+        """Refuses a wrapper of an environment that writes keys of this prefix."""
         inner = env
         while isinstance(inner, gym.Wrapper):
             if isinstance(inner, JointKLDivergenceWrapper) and inner._info_prefix == prefix:
@@ -311,29 +271,18 @@ class JointKLDivergenceWrapper(
         self._encode(self._encoder, observation)
         return report
 
-    def _encode(self, encoder: Callable[[ObsType], Any], observation: ObsType) -> None:
+    def _encode(self, encoder: Encoder, observation: ObsType) -> None:
         # An encoder that fails on the last observation of an episode does no harm, so its error
         # waits for the step that needs the result, like every other fault of an observation.
         self._encoder_error = None
         try:
-            encoded = np.asarray(encoder(observation))
-            if encoded.ndim != 1 or encoded.dtype.kind not in "fiub":
-                raise ValueError(
-                    "encoder must return a 1-D array of real numbers, "
-                    f"got shape {encoded.shape} of dtype {encoded.dtype}"
-                )
+            encoded = encoder(observation)
         except Exception as error:  # whatever a user's function raises
             self._tracker.forget()
             self._encoder_error = error
             return
         if self._tracker.observation is None:
-            self._tracker.define_observation(
-                Layout.encoded(
-                    axis_bins(self._obs_bins, len(encoded), "obs_bins"),
-                    digits=encoded.dtype.kind != "f",
-                    scale=self._obs_scale,
-                )
-            )
+            self._tracker.define_observation(encoder.axes(encoded))
         self._tracker.observe(encoded)
 
     def _with_report(
@@ -344,47 +293,3 @@ class JointKLDivergenceWrapper(
         keys = self._info_keys
         info[keys[0]], info[keys[1]], info[keys[2]], info[keys[3]], info[keys[4]] = report
         return info
-
-
-def _given(value: Any, name: str) -> Any:
-    value = plain(value)
-    # The tracker would take None for its own default.
-    if value is None:
-        raise TypeError(f"{name} must be a number, got None")
-    return value
-
-
-def _optional(value: Any, name: str) -> Any:
-    # An array may hold a None that its caller did not mean.
-    return None if value is None else _given(value, name)
-
-
-def _flag(value: Any, name: str) -> bool:
-    value = plain(value)
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
-    return value
-
-
-def _positive(value: Any, name: str) -> float:
-    try:
-        if isinstance(value, bool | np.bool_ | str | bytes):
-            raise TypeError
-        number = float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a number, got {value!r}") from None
-    except OverflowError:
-        number = math.inf
-    if not 0.0 < number <= 1e100:
-        raise ValueError(f"{name} must be above 0 and at most 1e100, got {number}")
-    return number
-
-
-def _check_prefix(prefix: Any) -> None:
-    if not isinstance(prefix, str):
-        raise TypeError(f"info_prefix must be a string, got {type(prefix).__name__}")
-    if prefix.startswith("_"):
-        raise ValueError(
-            f"info_prefix must not start with an underscore, got {prefix!r}: "
-            "vector environments reserve such keys for their masks"
-        )

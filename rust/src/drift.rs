@@ -140,6 +140,23 @@ pub struct Report {
     pub moments: Moments,
 }
 
+impl Report {
+    /// Number of values in [`Report::numbers`].
+    pub const WIDTH: usize = 5;
+
+    /// Joint divergence, its mean and deviation, observation part, policy part.
+    #[must_use]
+    pub fn numbers(&self) -> [f64; Self::WIDTH] {
+        [
+            self.joint,
+            self.moments.mean,
+            self.moments.std,
+            self.observation,
+            self.policy,
+        ]
+    }
+}
+
 /// Which distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
@@ -328,7 +345,16 @@ impl Drift {
     ///
     /// # Errors
     /// More cells than 32 bits can number; nothing is counted then.
+    #[inline]
     pub fn push(&mut self, observation: Key, action: Key, flow: bool) -> Result<()> {
+        self.enter(observation, action, flow)?;
+        self.conclude();
+        Ok(())
+    }
+
+    /// Counts one pair of several that report one value together: `conclude` comes after the last.
+    #[inline]
+    pub(crate) fn enter(&mut self, observation: Key, action: Key, flow: bool) -> Result<()> {
         let number = self.cells.enter(observation, action, flow)?;
         let joins_current = Change {
             current: 1,
@@ -354,6 +380,12 @@ impl Drift {
             }
             Mode::ReferenceAll => {}
         }
+        Ok(())
+    }
+
+    /// Computes the value after the pairs entered last, and remembers it.
+    #[inline]
+    pub(crate) fn conclude(&mut self) {
         self.evaluate();
         if self.reported() {
             let Divergence {
@@ -363,7 +395,6 @@ impl Drift {
             } = self.current;
             self.history.push(joint, observation, policy);
         }
-        Ok(())
     }
 
     fn push_adjacent(&mut self, number: u32, window: usize) {

@@ -5,7 +5,8 @@
 //! and a [`PairTracker`] joins the two. The bindings live in `python/`, behind a feature.
 //!
 //! Dependencies point one way: `error <- axis <- layout`, `log_table <- cells <- drift`,
-//! `history <- drift`, `student <- expectation <- drift`, and `tracker` on top of both. Beside them, for language models:
+//! `history <- drift`, `student <- expectation <- drift`, `tracker` on top of these, and `vector` on
+//! top of that. Beside them, for language models:
 //! `estimator <- reduction`, `estimator <- divergence`, `penalty`, and [`controller`].
 #![deny(missing_docs)]
 
@@ -28,6 +29,7 @@ mod slots;
 mod snapshot;
 mod student;
 mod tracker;
+mod vector;
 
 #[cfg(feature = "python")]
 mod python;
@@ -48,3 +50,4 @@ pub use reduction::{
 pub use snapshot::{NamedAxis, Snapshot};
 pub use student::student_t_tail;
 pub use tracker::{Observed, PairTracker, Statistics};
+pub use vector::{Next, VectorTracker};

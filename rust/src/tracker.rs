@@ -64,9 +64,10 @@ pub struct Statistics {
     pub ready: bool,
 }
 
+/// A tracker as it is saved.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct State {
+pub(crate) struct State {
     format: String,
     version: u32,
     config: Config,
@@ -187,6 +188,11 @@ impl PairTracker {
         self.chosen = None;
     }
 
+    /// Forgets the action, so that the observation waits for another.
+    pub(crate) fn forget_action(&mut self) {
+        self.chosen = None;
+    }
+
     /// Takes the action; the pair waits for [`PairTracker::count`].
     pub fn choose(&mut self, action: Key, flow: bool) {
         self.chosen = Some((action, flow));
@@ -211,6 +217,28 @@ impl PairTracker {
         }
         self.observed = None;
         self.chosen = None;
+        Ok(self.drift.report())
+    }
+
+    /// Counts pairs that report one value together: observation, action, flow. Without any the
+    /// value is that of the newest pair.
+    ///
+    /// # Errors
+    /// More cells than can be numbered; the pairs before are counted then.
+    pub(crate) fn count_all(
+        &mut self,
+        pairs: impl IntoIterator<Item = (Key, Key, bool)>,
+    ) -> Result<Report> {
+        let before = self.drift.steps();
+        let counted = pairs
+            .into_iter()
+            .try_for_each(|(observation, action, flow)| {
+                self.drift.enter(observation, action, flow)
+            });
+        if self.drift.steps() != before {
+            self.drift.conclude();
+        }
+        counted?;
         Ok(self.drift.report())
     }
 
@@ -264,8 +292,13 @@ impl PairTracker {
     /// # Errors
     /// None that a tracker can meet.
     pub fn state_json(&self) -> Result<String> {
+        serde_json::to_string(&self.state()?).map_err(|error| Error::malformed("the state", error))
+    }
+
+    /// The whole state; the same for the same pairs.
+    pub(crate) fn state(&self) -> Result<State> {
         let reference = self.drift.reference();
-        let state = State {
+        Ok(State {
             format: FORMAT.into(),
             version: VERSION,
             config: self.drift.config().clone(),
@@ -277,8 +310,7 @@ impl PairTracker {
                 .transpose()?,
             drift: self.drift.state(),
             observed: self.observed.clone(),
-        };
-        serde_json::to_string(&state).map_err(|error| Error::malformed("the state", error))
+        })
     }
 
     /// Continues from a state of a tracker with the same parameters, axes and reference.
@@ -286,8 +318,14 @@ impl PairTracker {
     /// # Errors
     /// Another tracker's state, or one that no run can have; nothing is changed then.
     pub fn load_state_json(&mut self, text: &str) -> Result<()> {
+        let state = serde_json::from_str(text)
+            .map_err(|error| Error::malformed("the state", error.to_string()))?;
+        self.load_state(state)
+    }
+
+    /// Continues from a state, as [`PairTracker::load_state_json`].
+    pub(crate) fn load_state(&mut self, state: State) -> Result<()> {
         let wrong = |why: String| Error::malformed("the state", why);
-        let state: State = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
         if state.format != FORMAT || state.version != VERSION {
             return Err(wrong(format!(
                 "expected format {FORMAT:?} version {VERSION}, got {:?} version {}",

@@ -18,7 +18,7 @@ from gymnasium.utils import RecordConstructorArgs
 
 from kl_proteus import _checks
 from kl_proteus.controllers import KLCoefficientController
-from kl_proteus.drift import JointKLDivergenceWrapper, plain
+from kl_proteus.drift import JointKLDivergenceWrapper
 from kl_proteus.llm.export import FormatType, check_format_type, export
 from kl_proteus.llm.recording import jsonl
 from kl_proteus.llm.recording.episodes import EpisodeBuilder
@@ -27,6 +27,7 @@ from kl_proteus.llm.shaping import Mode, RewardShaping, scalar_reward
 from kl_proteus.llm.text.environment_text import EnvironmentText
 from kl_proteus.snapshots import Snapshot
 from kl_proteus.spaces import Bins, Range
+from kl_proteus.tracking import plain
 
 __all__ = ["LLMTrainingWrapper"]
 

@@ -399,6 +399,158 @@ impl<'py> Grid<'py> {
     }
 }
 
+/// An array that holds a value of a leaf for each of several rows.
+pub(super) struct Batch<'py> {
+    array: Bound<'py, PyUntypedArray>,
+    element: Element,
+}
+
+impl<'py> Batch<'py> {
+    /// An array of shape `(rows, *leaf.shape())`, or what NumPy makes one of; copied only where its
+    /// elements are of a kind that is not read in place.
+    pub(super) fn new(value: &Bound<'py, PyAny>, rows: usize, leaf: &Leaf) -> PyResult<Self> {
+        let array = match value.cast::<PyUntypedArray>() {
+            Ok(array) => array.clone(),
+            Err(_) => as_array(value).map_err(|error| unreadable(value, leaf, error))?,
+        };
+        let dtype = array.dtype();
+        if !matches!(dtype.kind(), b'f' | b'i' | b'u' | b'b') {
+            return Err(refused_dtype(leaf, &dtype));
+        }
+        let one_scalar = leaf.axes().len() == 1 && array.len() == rows;
+        let fits = match array.shape() {
+            [length, shape @ ..] => *length == rows && (shape == leaf.shape() || one_scalar),
+            [] => false,
+        };
+        if !fits {
+            let expected: Vec<usize> = [rows].iter().chain(leaf.shape()).copied().collect();
+            return Err(PyValueError::new_err(format!(
+                "{} has shape {} for all rows; expected {}",
+                leaf.name(),
+                shape_text(array.shape()),
+                shape_text(&expected)
+            )));
+        }
+        if let Some(element) = Element::of(&array) {
+            return Ok(Self { array, element });
+        }
+        let array = match dtype.kind() {
+            b'f' => converted(&array, "float64")?,
+            // Only the shorter unsigned integers are not read in place, and all of these fit.
+            _ if dtype.itemsize() < 8 => converted(&array, "int64")?,
+            _ => native(&array)?,
+        };
+        match Element::of(&array) {
+            Some(element) => Ok(Self { array, element }),
+            None => Err(refused_dtype(leaf, &dtype)),
+        }
+    }
+
+    /// The memory of the array. Python code that runs for as long as the view is in use must not
+    /// change the array's shape or dtype; what it writes is read as it comes.
+    pub(super) fn view(&self) -> BatchView<'_> {
+        // SAFETY: the array is alive for as long as its `Bound` is, and `data` is its first element.
+        let data = unsafe { (*self.array.as_array_ptr()).fields.data };
+        let (shape, strides) = (self.array.shape(), self.array.strides());
+        let size = self.element.size();
+        let (mut width, mut contiguous) = (1, true);
+        for (&length, &stride) in shape[1..].iter().zip(&strides[1..]).rev() {
+            contiguous &= length == 1 || stride == (width * size).cast_signed();
+            width *= length;
+        }
+        BatchView {
+            data: data.cast_const().cast(),
+            element: self.element,
+            rows: shape[0],
+            row_stride: strides[0],
+            width,
+            scattered: (!contiguous).then(|| (shape[1..].to_vec(), strides[1..].to_vec())),
+            memory: PhantomData,
+        }
+    }
+}
+
+/// The memory of a [`Batch`], to be read without the interpreter; as [`GridView`], an array that
+/// another thread writes to meanwhile is read as it comes.
+pub(super) struct BatchView<'a> {
+    data: *const u8,
+    element: Element,
+    rows: usize,
+    row_stride: isize,
+    width: usize,
+    /// Shape and strides of a row, where its elements do not lie one after the other.
+    scattered: Option<(Vec<usize>, Vec<isize>)>,
+    memory: PhantomData<&'a [u8]>,
+}
+
+// SAFETY: the view only reads memory, which is alive for `'a`.
+unsafe impl Send for BatchView<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for BatchView<'_> {}
+
+impl BatchView<'_> {
+    /// Gives the scalars of a row to `sink`, in C order.
+    #[inline]
+    pub(super) fn read(&self, row: usize, sink: &mut impl Sink) -> Result<()> {
+        match self.element {
+            Element::F32 => self.each(row, |x: f32| sink.real(x.into())),
+            Element::F64 => self.each(row, |x: f64| sink.real(x)),
+            Element::F16 => self.each(row, |x: f16| sink.real(x.to_f64())),
+            Element::Bool | Element::U8 => self.each(row, |x: u8| sink.integer(x.into())),
+            Element::U64 => self.each(row, |x: u64| sink.integer(x.into())),
+            Element::I8 => self.each(row, |x: i8| sink.integer(x.into())),
+            Element::I32 => self.each(row, |x: i32| sink.integer(x.into())),
+            Element::I64 => self.each(row, |x: i64| sink.integer(x.into())),
+        }
+    }
+
+    /// Calls `take` with every element of a row. The caller has matched `T` to the element.
+    #[inline]
+    fn each<T: Copy>(&self, row: usize, mut take: impl FnMut(T) -> Result<()>) -> Result<()> {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        let first = self
+            .data
+            .wrapping_byte_offset(row.cast_signed() * self.row_stride)
+            .cast::<T>();
+        let Some((shape, strides)) = &self.scattered else {
+            for i in 0..self.width {
+                // SAFETY: the row is inside the array and its `width` elements of the matched type
+                // lie one after the other, aligned and in native order (`Element::of`); the array
+                // is alive for as long as the view is.
+                take(unsafe { first.add(i).read() })?;
+            }
+            return Ok(());
+        };
+        for i in 0..self.width {
+            let (mut rest, mut offset) = (i, 0);
+            for (&length, &stride) in shape.iter().zip(strides).rev() {
+                offset += (rest % length).cast_signed() * stride;
+                rest /= length;
+            }
+            // SAFETY: as above, with the array's own strides.
+            take(unsafe { first.byte_offset(offset).read() })?;
+        }
+        Ok(())
+    }
+}
+
+/// Flags, one a row.
+pub(super) fn flags(name: &str, value: &Bound<'_, PyAny>, rows: usize) -> PyResult<Vec<bool>> {
+    let grid = Grid::new(name, as_array(value)?, Role::Mask)?;
+    if grid.shape() != [rows] {
+        return Err(PyValueError::new_err(format!(
+            "{name} has shape {}; expected ({rows},)",
+            shape_text(grid.shape())
+        )));
+    }
+    let mut flags = vec![false; rows];
+    let read = grid.view(name)?.row(0).keep(0, &mut flags);
+    read.map_err(|(row, value)| {
+        PyValueError::new_err(format!("{name}[{row}] is {value}; expected a bool, 0 or 1"))
+    })?;
+    Ok(flags)
+}
+
 /// The error about an argument that Python code changed while others were read.
 pub(super) fn changed(name: &str) -> PyErr {
     PyValueError::new_err(format!(

@@ -160,6 +160,18 @@ impl Layout {
         Ok(encoding.finish()?)
     }
 
+    /// The leaf of a space that is one array and nothing else.
+    pub(super) fn only_leaf(&self) -> Option<&Leaf> {
+        match self.tree {
+            Node::Leaf(leaf) => self
+                .core
+                .leaves()
+                .get(leaf)
+                .filter(|leaf| !leaf.is_content()),
+            _ => None,
+        }
+    }
+
     /// A layout around core axes that have a single leaf.
     pub(super) fn of_one_leaf(core: Arc<core::Layout>) -> Self {
         Self {

@@ -20,6 +20,7 @@ mod named;
 mod sequences;
 mod snapshot;
 mod tracker;
+mod vector;
 
 /// The native module of `kl_proteus`.
 #[pyo3::pymodule(name = "_core", module = "kl_proteus")]
@@ -37,6 +38,8 @@ mod module {
     use super::snapshot::merge_snapshots;
     #[pymodule_export]
     use super::tracker::PairTracker;
+    #[pymodule_export]
+    use super::vector::VectorTracker;
 
     /// Version of the library.
     #[pymodule_export]

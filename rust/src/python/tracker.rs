@@ -12,19 +12,14 @@ use crate::drift::LONGEST;
 use crate::drift::{Config, Report, Which};
 use crate::error::Error;
 use crate::history::MOST_VALUES;
+use crate::layout::Key;
 use crate::snapshot::Snapshot;
-use crate::tracker::{self as core, Observed};
+use crate::tracker::{self as core, Observed, Statistics};
 
 type Numbers = (f64, f64, f64, f64, f64);
 
 fn numbers(report: &Report) -> Numbers {
-    (
-        report.joint,
-        report.moments.mean,
-        report.moments.std,
-        report.observation,
-        report.policy,
-    )
+    report.numbers().into()
 }
 
 /// Counts (observation, action) pairs and keeps the divergence of the newest from earlier ones.
@@ -64,23 +59,108 @@ impl PairTracker {
                 "the observation axes are not defined yet; call define_observation first",
             ));
         };
-        match layout.encode(observation) {
-            Ok((key, flow)) => Ok(Observed::Cell { key, flow }),
-            Err(error) => {
-                let py = observation.py();
-                let wrong_type = error.is_instance_of::<PyTypeError>(py);
-                if wrong_type || error.is_instance_of::<PyValueError>(py) {
-                    let message = error.value(py).str()?.to_string();
-                    Ok(Observed::Refused {
-                        message,
-                        wrong_type,
-                    })
-                } else {
-                    Err(error)
-                }
+        observed(observation.py(), layout.encode(observation))
+    }
+}
+
+/// What an encoded observation is; a fault of its value waits for the step that would count it.
+pub(super) fn observed(py: Python<'_>, encoded: PyResult<(Key, bool)>) -> PyResult<Observed> {
+    match encoded {
+        Ok((key, flow)) => Ok(Observed::Cell { key, flow }),
+        Err(error) => {
+            let wrong_type = error.is_instance_of::<PyTypeError>(py);
+            if wrong_type || error.is_instance_of::<PyValueError>(py) {
+                let message = error.value(py).str()?.to_string();
+                Ok(Observed::Refused {
+                    message,
+                    wrong_type,
+                })
+            } else {
+                Err(error)
             }
         }
     }
+}
+
+/// What [`observed`] kept as it was raised.
+pub(super) fn refusal(message: String, wrong_type: bool) -> PyErr {
+    if wrong_type {
+        PyTypeError::new_err(message)
+    } else {
+        PyValueError::new_err(message)
+    }
+}
+
+/// The parameters of a tracker; the ranges are those of the core, which has the last word.
+pub(super) fn config(
+    window: Option<&Bound<'_, PyAny>>,
+    lag: Option<&Bound<'_, PyAny>>,
+    epsilon: Option<&Bound<'_, PyAny>>,
+    history_size: Option<&Bound<'_, PyAny>>,
+    min_window: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Config> {
+    let defaults = Config::default();
+    let length = format!("None or an integer from 1 to {LONGEST}");
+    let size = format!("an integer from 1 to {MOST_VALUES}");
+    let pairs = "an integer from 1 to 2^64 - 1";
+    Ok(Config {
+        window: window
+            .map(|value| whole("window", &length, value))
+            .transpose()?,
+        lag: lag.map(|value| whole("lag", &length, value)).transpose()?,
+        epsilon: epsilon.map_or(Ok(defaults.epsilon), |value| number("epsilon", value))?,
+        history_size: history_size.map_or(Ok(defaults.history_size), |value| {
+            whole("history_size", &size, value)
+        })?,
+        min_window: min_window.map_or(Ok(defaults.min_window), |value| {
+            whole("min_window", pairs, value)
+        })?,
+    })
+}
+
+/// The snapshot of a `reference` argument.
+pub(super) fn frozen(reference: Option<&str>) -> PyResult<Option<Arc<Snapshot>>> {
+    let snapshot = reference.map(|text| Snapshot::from_json(text).map_err(named));
+    Ok(snapshot.transpose()?.map(Arc::new))
+}
+
+/// The arguments that give a tracker these parameters.
+pub(super) fn keywords<'py>(
+    py: Python<'py>,
+    config: &Config,
+    reference: Option<&str>,
+    encoder: Option<&str>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let arguments = PyDict::new(py);
+    arguments.set_item("window", config.window)?;
+    arguments.set_item("lag", config.lag)?;
+    arguments.set_item("reference", reference)?;
+    arguments.set_item("encoder", encoder)?;
+    arguments.set_item("epsilon", config.epsilon)?;
+    arguments.set_item("history_size", config.history_size)?;
+    arguments.set_item("min_window", config.min_window)?;
+    Ok(arguments)
+}
+
+/// Statistics by name.
+pub(super) fn by_name<'py>(
+    py: Python<'py>,
+    statistics: &Statistics,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("current", statistics.current)?;
+    dict.set_item("mean", statistics.mean)?;
+    dict.set_item("std", statistics.std)?;
+    dict.set_item("min", statistics.min)?;
+    dict.set_item("max", statistics.max)?;
+    dict.set_item("count", statistics.count)?;
+    dict.set_item("observation_mean", statistics.observation_mean)?;
+    dict.set_item("policy_mean", statistics.policy_mean)?;
+    dict.set_item("cells", statistics.cells)?;
+    dict.set_item("steps", statistics.steps)?;
+    dict.set_item("flow", statistics.flow)?;
+    dict.set_item("ready", statistics.ready)?;
+    Ok(dict)
 }
 
 /// The error of a snapshot, with the argument that brought it.
@@ -88,7 +168,7 @@ fn named(error: Error) -> PyErr {
     PyValueError::new_err(format!("reference: {error}"))
 }
 
-fn which(name: &str) -> PyResult<Which> {
+pub(super) fn which(name: &str) -> PyResult<Which> {
     match name {
         "current" => Ok(Which::Current),
         "previous" => Ok(Which::Previous),
@@ -116,35 +196,15 @@ impl PairTracker {
         history_size: Option<&Bound<'_, PyAny>>,
         min_window: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let defaults = Config::default();
-        // The ranges are those of the core, which has the last word.
-        let length = format!("None or an integer from 1 to {LONGEST}");
-        let size = format!("an integer from 1 to {MOST_VALUES}");
-        let pairs = "an integer from 1 to 2^64 - 1";
-        let config = Config {
-            window: window
-                .map(|value| whole("window", &length, value))
-                .transpose()?,
-            lag: lag.map(|value| whole("lag", &length, value)).transpose()?,
-            epsilon: epsilon.map_or(Ok(defaults.epsilon), |value| number("epsilon", value))?,
-            history_size: history_size.map_or(Ok(defaults.history_size), |value| {
-                whole("history_size", &size, value)
-            })?,
-            min_window: min_window.map_or(Ok(defaults.min_window), |value| {
-                whole("min_window", pairs, value)
-            })?,
-        };
-        let snapshot = reference
-            .as_deref()
-            .map(|text| Snapshot::from_json(text).map_err(named))
-            .transpose()?;
+        let config = config(window, lag, epsilon, history_size, min_window)?;
+        let snapshot = frozen(reference.as_deref())?;
         let observation = observation.map(|layout| layout.clone());
         let state = core::PairTracker::new(
             observation.as_ref().map(|layout| layout.core.clone()),
             action.core.clone(),
             encoder,
             config,
-            snapshot.map(Arc::new),
+            snapshot,
         )?;
         let known = OnceLock::new();
         if let Some(layout) = observation {
@@ -205,12 +265,7 @@ impl PairTracker {
                 message,
                 wrong_type,
             }) => {
-                let message = message.clone();
-                return Err(if *wrong_type {
-                    PyTypeError::new_err(message)
-                } else {
-                    PyValueError::new_err(message)
-                });
+                return Err(refusal(message.clone(), *wrong_type));
             }
             Some(Observed::Cell { .. }) => {}
         }
@@ -282,20 +337,7 @@ impl PairTracker {
     #[pyo3(signature = () -> "dict[str, Any]")]
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let statistics = self.lock().statistics();
-        let dict = PyDict::new(py);
-        dict.set_item("current", statistics.current)?;
-        dict.set_item("mean", statistics.mean)?;
-        dict.set_item("std", statistics.std)?;
-        dict.set_item("min", statistics.min)?;
-        dict.set_item("max", statistics.max)?;
-        dict.set_item("count", statistics.count)?;
-        dict.set_item("observation_mean", statistics.observation_mean)?;
-        dict.set_item("policy_mean", statistics.policy_mean)?;
-        dict.set_item("cells", statistics.cells)?;
-        dict.set_item("steps", statistics.steps)?;
-        dict.set_item("flow", statistics.flow)?;
-        dict.set_item("ready", statistics.ready)?;
-        Ok(dict)
+        by_name(py, &statistics)
     }
 
     /// Whether the windows are full.
@@ -377,14 +419,8 @@ impl PairTracker {
                 state.state_json()?,
             )
         };
-        let arguments = PyDict::new(slf.py());
-        arguments.set_item("window", config.window)?;
-        arguments.set_item("lag", config.lag)?;
-        arguments.set_item("reference", this.reference.as_deref())?;
-        arguments.set_item("encoder", encoder)?;
-        arguments.set_item("epsilon", config.epsilon)?;
-        arguments.set_item("history_size", config.history_size)?;
-        arguments.set_item("min_window", config.min_window)?;
+        let reference = this.reference.as_deref();
+        let arguments = keywords(slf.py(), &config, reference, encoder.as_deref())?;
         let restore = slf.get_type().getattr("_restore")?;
         let layouts = (this.observation(), this.action());
         Ok((restore, (layouts.0, layouts.1, arguments, text)))

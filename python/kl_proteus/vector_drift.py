@@ -1,0 +1,386 @@
+"""The drift of a policy's behaviour in many environments at once."""
+
+import json
+import operator
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import Any, TypeVar, cast
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector.utils import iterate
+from numpy.typing import NDArray
+
+from kl_proteus import snapshots
+from kl_proteus._core import VectorTracker
+from kl_proteus.autoreset import autoreset_mode, checked_mask
+from kl_proteus.drift import JointKLDivergenceWrapper
+from kl_proteus.snapshots import Snapshot
+from kl_proteus.spaces import Bins, Range
+from kl_proteus.tracking import INFO_KEYS, Encoder, check_prefix, flag, tracking
+
+ObsType = TypeVar("ObsType")
+ActType = TypeVar("ActType")
+ArrayType = TypeVar("ArrayType")
+
+
+class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, ActType, ArrayType]):
+    """`JointKLDivergenceWrapper` for the sub-environments of a vector environment.
+
+    Each sub-environment has windows and a history of its own, and reports exactly what a
+    `JointKLDivergenceWrapper` around it would. With `pooled=True` the pairs of all sub-environments
+    are in one distribution instead, and enter it in the order of their index; one value a step is
+    computed, after the last of them, and written to every row.
+
+    In every step `infos` gains, for each of the keys of `JointKLDivergenceWrapper`, a new array
+    float64[num_envs] and its mask `_key`. Outside the mask the array holds 0.0:
+
+    * `NEXT_STEP`: a row that resets, ignoring its action, brings no pair and is outside the mask.
+    * `SAME_STEP`: a row that ends brings a pair; its values are in `infos["final_info"]`, beside
+      the info of the step that ended it, and the row is outside the mask of `infos`, where the info
+      of the reset is.
+    * `DISABLED`: every row brings a pair. `reset(options={"reset_mask": ...})` resets some of them.
+
+    With `info_on_reset=True` the rows outside the mask hold what their last pair reported and are
+    inside it. Values of a pooled distribution belong to all rows, and the mask is True everywhere.
+
+    Args:
+        env: A vector environment of any kind, with a single observation space and action space as
+            `JointKLDivergenceWrapper` takes them.
+        obs_bins: As the other arguments but `pooled`, see `JointKLDivergenceWrapper`.
+        action_bins: See there.
+        history_size: See there.
+        epsilon: See there.
+        normalize_obs: See there.
+        normalize_action: See there.
+        pooled: One distribution for all sub-environments. `window`, `lag` and `min_window` then
+            count steps of the vector environment: a window holds `window * num_envs` pairs, and
+            reaches back further where some steps brought fewer. The history holds one value a step.
+        window: See there.
+        lag: See there.
+        reference: See there.
+        obs_range: See there.
+        action_range: See there.
+        obs_scale: See there.
+        encoder: See there; it is called for one observation at a time.
+        min_window: See there.
+        info_prefix: See there.
+        info_on_reset: See there.
+
+    Raises:
+        TypeError: `env` is no vector environment, its `metadata["autoreset_mode"]` is no
+            `AutoresetMode`, or an argument or a space is of a kind that cannot be used.
+        ValueError: An argument is out of its range, the reference has other axes, or another
+            wrapper of the environment already reports under this `info_prefix`.
+    """
+
+    def __init__(
+        self,
+        env: VectorEnv[ObsType, ActType, ArrayType],
+        obs_bins: Bins = 10,
+        action_bins: Bins = 10,
+        history_size: int = 1000,
+        epsilon: float = 0.5,
+        normalize_obs: bool = True,
+        normalize_action: bool = True,
+        *,
+        pooled: bool = False,
+        window: int | None = 1000,
+        lag: int | None = None,
+        reference: Snapshot | str | PathLike[str] | None = None,
+        obs_range: Range | None = None,
+        action_range: Range | None = None,
+        obs_scale: float = 1.0,
+        encoder: Callable[[Any], Any] | str | None = None,
+        min_window: int = 32,
+        info_prefix: str = "",
+        info_on_reset: bool = False,
+    ) -> None:
+        super().__init__(env)
+        check_prefix(info_prefix)
+        _refuse_twin(env, info_prefix)
+        mode = autoreset_mode(env)
+        self._resets_next_step = mode == "NEXT_STEP"
+        self._resets_same_step = mode == "SAME_STEP"
+        self._info_prefix = info_prefix
+        self._info_keys = tuple(info_prefix + key for key in INFO_KEYS)
+        self._info_masks = tuple("_" + key for key in self._info_keys)
+        self._info_on_reset = flag(info_on_reset, "info_on_reset")
+        settings = tracking(
+            cast("gym.Space[Any]", env.single_observation_space),
+            cast("gym.Space[Any]", env.single_action_space),
+            obs_bins=obs_bins,
+            action_bins=action_bins,
+            history_size=history_size,
+            epsilon=epsilon,
+            normalize_obs=normalize_obs,
+            normalize_action=normalize_action,
+            window=window,
+            lag=lag,
+            reference=reference,
+            obs_range=obs_range,
+            action_range=action_range,
+            obs_scale=obs_scale,
+            encoder=encoder,
+            min_window=min_window,
+        )
+        self._encoder = settings.encoder
+        # Of the rows whose observation could not be taken apart or encoded.
+        self._observation_errors: dict[int, Exception] = {}
+        self._pooled = flag(pooled, "pooled")
+        self._tracker = VectorTracker(
+            settings.observation,
+            settings.action,
+            env.num_envs,
+            pooled=self._pooled,
+            **settings.keywords,
+        )
+
+    def step(
+        self, actions: ActType
+    ) -> tuple[ObsType, ArrayType, ArrayType, ArrayType, dict[str, Any]]:
+        """Steps the environments and counts the pairs (last observation, action).
+
+        Returns:
+            What the environment returned, with the keys above in a copy of infos.
+
+        Raises:
+            TypeError: The last observation or the action of a row is not made of real numbers.
+            ValueError: One of them has a NaN, a wrong shape, or a value that a space of categories
+                does not hold. No environment is stepped then, and nothing is counted in any row.
+        """
+        self._choose(actions)
+        try:
+            observations, rewards, terminations, truncations, infos = self.env.step(actions)
+        except Exception:
+            raise  # the last observations that were seen wait for other actions
+        except BaseException:
+            # Interrupted: who knows which environments have moved.
+            self._forget()
+            raise
+        done = np.logical_or(np.asarray(terminations), np.asarray(truncations))
+        columns, reports = self._advance(observations, done)
+        infos = self._with_reports(infos, columns, reports, done)
+        return observations, rewards, terminations, truncations, infos
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[ObsType, dict[str, Any]]:
+        """Resets all environments, or those of `options["reset_mask"]`; windows and history go on.
+
+        Args:
+            seed: As the environment takes it.
+            options: As the environment takes them. They are not changed, so the same dict serves
+                again.
+
+        Returns:
+            What the environment returned, with the keys above in a copy of infos where
+            `info_on_reset` asks for it.
+
+        Raises:
+            TypeError: `options["reset_mask"]` is no array of bools.
+            ValueError: It has another shape than `(num_envs,)`, or no True in it.
+        """
+        mask = None
+        if options is not None and "reset_mask" in options:
+            mask = checked_mask(options["reset_mask"], self.num_envs)
+            # Environments take the mask out of the options they are given.
+            options = {**options, "reset_mask": mask.copy()}
+        observations, infos = self.env.reset(seed=seed, options=options)  # pyright: ignore[reportArgumentType]
+        self._observe(observations, mask)
+        if self._info_on_reset:
+            among = np.ones(self.num_envs, np.bool_) if mask is None or self._pooled else mask
+            infos = dict(infos)
+            self._write(infos, self._tracker.report(), among)
+        return observations, infos
+
+    @property
+    def info_prefix(self) -> str:
+        """What precedes every key that this wrapper adds to infos."""
+        return self._info_prefix
+
+    @property
+    def pooled(self) -> bool:
+        """Whether all sub-environments are in one distribution."""
+        return self._pooled
+
+    @property
+    def kl_history(self) -> list[list[float]] | list[float]:
+        """The reported divergences in nats, newest last: a list a sub-environment, or one list."""
+        histories = self._tracker.histories()
+        return histories[0] if self._pooled else histories
+
+    def get_kl_statistics(self) -> list[dict[str, Any]] | dict[str, Any]:
+        """What is known of the drift.
+
+        Returns:
+            What `JointKLDivergenceWrapper.get_kl_statistics` returns, for each sub-environment, or
+            once where they are pooled.
+        """
+        statistics = self._tracker.statistics()
+        return statistics[0] if self._pooled else statistics
+
+    def reset_kl(self) -> None:
+        """Forgets windows and history of all sub-environments; keeps the reference."""
+        self._tracker.reset()
+
+    def snapshot(self, which: str = "current", index: int | None = None) -> Snapshot:
+        """A distribution on its own, to be saved as JSON, merged, or given as `reference=`.
+
+        Args:
+            which: "current" for P, "previous" for Q.
+            index: A sub-environment; None adds the counts of all of them.
+
+        Returns:
+            As `JointKLDivergenceWrapper.snapshot`.
+
+        Raises:
+            TypeError: `index` is no integer.
+            ValueError: There is no such sub-environment, the sub-environments are pooled and have
+                no distribution each, or `which` is neither.
+        """
+        if index is None:
+            return json.loads(self._tracker.snapshot_json(which))
+        if self._pooled:
+            raise ValueError(
+                f"index must be None where the sub-environments are pooled, got {index}"
+            )
+        try:
+            row = operator.index(index)
+        except TypeError:
+            raise TypeError(f"index must be None or an integer, got {index!r}") from None
+        if not 0 <= row < self.num_envs:
+            raise ValueError(f"index must be None or from 0 to {self.num_envs - 1}, got {row}")
+        return json.loads(self._tracker.snapshot_json(which, row))
+
+    def kl_state_dict(self) -> dict[str, Any]:
+        """The full state as a JSON-able dict; `load_kl_state_dict` continues it bit for bit."""
+        return json.loads(self._tracker.state_json())
+
+    def load_kl_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from the state of a wrapper with the same arguments and `num_envs`.
+
+        Args:
+            state: What `kl_state_dict` returned.
+
+        Raises:
+            TypeError: It is no dict of JSON values.
+            ValueError: It belongs to other arguments, or no run can have it. Nothing is changed
+                then.
+        """
+        self._tracker.load_state_json(snapshots.to_text(state, "state"))
+        self._observation_errors = {}
+
+    def _choose(self, actions: ActType) -> None:
+        """Checks the pairs of all rows before the environments are stepped."""
+        if self._observation_errors:
+            raise self._observation_errors[min(self._observation_errors)]
+        tracker = self._tracker
+        if tracker.chooses_arrays:
+            tracker.choose(actions)
+        else:
+            tracker.choose(list(iterate(self.env.action_space, actions)))
+
+    def _advance(
+        self, observations: ObsType, done: NDArray[np.bool_]
+    ) -> tuple[Sequence[NDArray[np.float64]], NDArray[np.bool_]]:
+        """Counts the pairs that the environments have accepted, and takes the next observations."""
+        # The next action of these rows is ignored, so nobody acts on their last observation.
+        ended = done if self._resets_next_step else None
+        try:
+            rows = self._taken(observations, None if ended is None else ~ended)
+        except BaseException:
+            # The pairs have happened all the same.
+            self._tracker.advance([None] * self.num_envs, ended)
+            self._forget()
+            raise
+        return self._tracker.advance(rows, ended, every=self._info_on_reset)
+
+    def _observe(self, observations: ObsType, mask: NDArray[np.bool_] | None) -> None:
+        """Takes the observations that the next actions answer."""
+        errors = self._observation_errors
+        rows = self._taken(observations, mask)
+        if mask is not None:
+            kept = {row: error for row, error in errors.items() if not mask[row]}
+            self._observation_errors |= kept
+        self._tracker.observe(rows, mask)
+
+    def _taken(self, observations: ObsType, mask: NDArray[np.bool_] | None) -> Any:
+        """The observations as the tracker takes them; `mask` says which rows matter."""
+        self._observation_errors = {}
+        if self._encoder is None and self._tracker.observes_arrays:
+            return observations
+        try:
+            rows: list[Any] = list(iterate(self.env.observation_space, observations))
+        except Exception as error:  # the error waits, as every other fault of an observation
+            self._observation_errors = dict.fromkeys(range(self.num_envs), error)
+            return [None] * self.num_envs
+        return rows if self._encoder is None else self._encoded(self._encoder, rows, mask)
+
+    def _encoded(
+        self, encoder: Encoder, rows: list[Any], mask: NDArray[np.bool_] | None
+    ) -> list[NDArray[Any] | None]:
+        encoded: list[NDArray[Any] | None] = [None] * self.num_envs
+        for row, observation in enumerate(rows):
+            if mask is not None and not mask[row]:
+                continue
+            try:
+                encoded[row] = encoder(observation)
+            except Exception as error:  # whatever a user's function raises; it waits too
+                self._observation_errors[row] = error
+        if self._tracker.observation is None:
+            first = next((one for one in encoded if one is not None), None)
+            if first is not None:
+                self._tracker.define_observation(encoder.axes(first))
+        return encoded
+
+    def _forget(self) -> None:
+        self._observation_errors = {}
+        self._tracker.forget()
+
+    def _with_reports(
+        self,
+        infos: dict[str, Any],
+        columns: Sequence[NDArray[np.float64]],
+        reports: NDArray[np.bool_],
+        done: NDArray[np.bool_],
+    ) -> dict[str, Any]:
+        # A copy, because environments and outer wrappers keep the dict they returned or received.
+        infos = dict(infos)
+        if self._resets_same_step and done.any():
+            final = dict(infos.get("final_info", {}))
+            self._write(final, columns, done)
+            infos["final_info"] = final
+            infos.setdefault("_final_info", done.copy())
+            if not (self._info_on_reset or self._pooled):
+                reports = ~done
+                self._write(infos, columns, reports)
+                return infos
+        for key, name, column in zip(self._info_keys, self._info_masks, columns, strict=True):
+            infos[key], infos[name] = column, reports.copy()
+        return infos
+
+    def _write(
+        self,
+        infos: dict[str, Any],
+        columns: Sequence[NDArray[np.float64]],
+        mask: NDArray[np.bool_],
+    ) -> None:
+        """Writes the rows of a mask."""
+        for key, name, column in zip(self._info_keys, self._info_masks, columns, strict=True):
+            infos[key], infos[name] = np.where(mask, column, 0.0), mask.copy()
+
+
+def _refuse_twin(env: VectorEnv[Any, Any, Any], prefix: str) -> None:
+    """Refuses a wrapper inside this one that would write the same keys."""
+    inner: Any = env
+    while isinstance(inner, VectorWrapper):
+        if isinstance(inner, VectorJointKLDivergenceWrapper) and inner.info_prefix == prefix:
+            raise ValueError(
+                f"the environment is wrapped by a {type(cast('Any', inner)).__name__} with "
+                f"info_prefix={prefix!r} already; give this one another prefix"
+            )
+        inner = cast("Any", inner).env
+    for single in getattr(inner, "envs", ()):
+        JointKLDivergenceWrapper.refuse_twin(single, prefix)
