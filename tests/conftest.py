@@ -1,10 +1,15 @@
-"""Hypothesis profiles, and an import that must come before warnings are errors."""
+"""Hypothesis profiles, and what must be set before a library that reads it is imported."""
 
 import contextlib
 import os
 import warnings
 
 from hypothesis import HealthCheck, settings
+
+# No test needs a network, nor may one ask for it.
+os.environ["HF_HUB_OFFLINE"] = "1"
+# Small tensors: a second thread costs more than it brings, above all where tests run in parallel.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # Box2D warns from C while it loads, and where warnings are errors that ends the process. It does
 # not install everywhere.

@@ -1,0 +1,276 @@
+"""Which way a model's logits can be had without holding all of them."""
+
+import inspect
+import logging
+import sys
+import weakref
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from kl_proteus.torch.probe import HeadProbe, find_logit_map
+
+logger = logging.getLogger("kl_proteus.torch")
+
+Path: TypeAlias = Literal["tiles", "replay", "plain", "whole", "as_is"]
+"""How logits are made: by tiles of the head's weight; by the model's own head on chunks of rows; by
+the whole model, one batch row at a time; by one call with the repacked batch, where all processes
+must make the same calls; or by one call with the batch as it came, where nothing is known of it."""
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# Learned tables of positions, which end; rotary positions do not.
+_POSITION_TABLES = ("wpe", "embed_positions", "position_embeddings", "pos_encoding")
+
+
+@runtime_checkable
+class ModelState(Protocol):
+    """A model in a mode and with adapters that it has for a while.
+
+    Whatever takes a model takes this, and activates it around each use. Values of parameters must
+    not depend on it.
+    """
+
+    def activate(self) -> AbstractContextManager[nn.Module]:
+        """Puts the model into that state, and back at the end of the block."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class CausalLM:
+    """A causal language model and how its logits are made.
+
+    Attributes:
+        model: The model, without wrappers.
+        path: See `Path`.
+        vocab: The width of its logits; 0 where only a call can tell.
+        id_limit: Ids from here on have no embedding; None where that is unknown.
+        position_limit: Tokens that a row may have; None where there is no limit.
+        backbone: What makes hidden states; None without one that can be used.
+        head: For the path `"tiles"`.
+        scale, softcap: For the path `"tiles"`.
+    """
+
+    model: Any
+    path: Path
+    vocab: int = 0
+    id_limit: int | None = None
+    position_limit: int | None = None
+    backbone: nn.Module | None = None
+    head: nn.Linear | None = None
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def device_for(self, ids: Tensor) -> torch.device:
+        """Where the model takes ids."""
+        if self.path in ("whole", "as_is"):
+            parameter = next(_parameters(self.model), ids)
+            return parameter.device if parameter.device.type != "meta" else ids.device
+        device = self.model.get_input_embeddings().weight.device
+        return ids.device if device.type == "meta" else device
+
+
+def activated(model: object) -> AbstractContextManager[Any]:
+    """A context in which the model is what it should be."""
+    return model.activate() if isinstance(model, ModelState) else nullcontext(model)
+
+
+_known: "weakref.WeakKeyDictionary[nn.Module, tuple[object, CausalLM]]" = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def causal_lm(model: object) -> CausalLM:
+    """Looks at a model once, and again when its head has changed.
+
+    Args:
+        model: A Hugging Face causal language model, also within PEFT, `torch.compile` or a
+            wrapper of distributed training; or anything that maps `input_ids` and
+            `attention_mask` to an object with `logits`.
+
+    Raises:
+        TypeError: It cannot be called.
+        ValueError: It is an encoder-decoder, or a prompt-learning adapter is active.
+    """
+    if not callable(model):
+        raise TypeError(f"model must be a causal language model, got {type(model).__name__}")
+    inner = _unwrapped(model)
+    if not _is_pretrained(inner):
+        wrapped = getattr(inner, "module", None)
+        if _is_pretrained(wrapped):
+            return _called_whole(inner, wrapped)
+        return CausalLM(inner, "as_is" if _takes_a_mask(inner) else "whole")
+    signature = _signature(inner)
+    known = _known.get(inner)
+    if known is None or known[0] != signature:
+        known = (signature, _inspected(inner))
+        _known[inner] = known
+    return known[1]
+
+
+def _unwrapped(model: Any) -> Any:
+    """The model within wrappers that change nothing about its logits."""
+    compiled = getattr(model, "_orig_mod", None)
+    if compiled is not None:
+        model = compiled
+    trained = torch.is_grad_enabled() and any(p.requires_grad for p in _parameters(model))
+    # With gradients on, the wrapper has to be called itself, or it does not synchronise them.
+    if not trained and isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        model = cast(Any, model.module)
+    peft = sys.modules.get("peft")
+    if peft is not None and isinstance(model, peft.PeftModel):
+        active = model.peft_config[model.active_adapter]
+        if active.is_prompt_learning and not getattr(model, "_adapters_disabled", False):
+            raise ValueError(
+                "model has an active prompt-learning adapter, whose virtual tokens shift its "
+                "logits; disable the adapter"
+            )
+        return model.get_base_model()
+    return model
+
+
+def _is_pretrained(model: object) -> bool:
+    # Whoever has such a model has imported the module.
+    module = sys.modules.get("transformers.modeling_utils")
+    return module is not None and isinstance(model, module.PreTrainedModel)
+
+
+def _parameters(model: object) -> Iterator[Tensor]:
+    return iter(model.parameters()) if isinstance(model, nn.Module) else iter(())
+
+
+def _takes_a_mask(model: Any) -> bool:
+    """Whether a model that nothing is known of can be told about padding."""
+    forward = model.forward if isinstance(model, nn.Module) else model
+    try:
+        parameters = inspect.signature(forward).parameters
+    except (TypeError, ValueError):
+        return True
+    kinds = [parameter.kind for parameter in parameters.values()]
+    return "attention_mask" in parameters or inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def _called_whole(model: object, inner: Any) -> CausalLM:
+    """A model that has to be called as a whole, in the same way by every process."""
+    logger.debug("%s: the whole model makes the logits", type(model).__name__)
+    limit = getattr(inner.get_input_embeddings(), "num_embeddings", None)
+    return CausalLM(model, "whole", 0, limit, _position_limit(inner))
+
+
+def _signature(model: Any) -> object:
+    """What decides the path, cheap enough to look at before every use."""
+    head = model.get_output_embeddings()
+    weight = getattr(head, "weight", None)
+    facts: list[object] = [id(head), type(head), _is_plain(head), HeadProbe.declared(model.config)]
+    if isinstance(weight, Tensor):
+        facts += [type(weight), id(weight), weight.shape, weight.dtype, weight.device]
+    return facts
+
+
+def _is_plain(head: object) -> bool:
+    """Whether a head is a product with its weight and nothing else."""
+    if type(head) is not nn.Linear:
+        return False
+    weight = head.weight
+    return (
+        type(weight) in (nn.Parameter, Tensor)
+        and weight.ndim == 2
+        and weight.is_floating_point()
+        and weight.device.type != "meta"
+        and not any(getattr(head, hooks) for hooks in _HOOKS)
+    )
+
+
+def _inspected(model: Any) -> CausalLM:
+    """Chooses the path by comparing it with the model's own logits."""
+    name = type(model).__name__
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise ValueError(f"model must be a decoder that predicts the next token, got {name}")
+    embedding = model.get_input_embeddings()
+    id_limit = getattr(embedding, "num_embeddings", None)
+    backbone = _backbone(model)
+    limit = _position_limit(model)
+    plain = CausalLM(model, "plain", 0, id_limit, limit)
+    if _is_sharded(model):
+        return _called_whole(model, model)
+    with _quiet(model):
+        ids = torch.arange(8).mul_(max(1, (id_limit or 8) // 8)).clamp_(max=(id_limit or 8) - 1)
+        if limit is not None:
+            ids = ids[:limit]
+        ids = ids[None].to(plain.device_for(ids))
+        try:
+            logits = cast(Tensor, model(input_ids=ids, use_cache=False).logits)[0]
+        except Exception as error:
+            raise ValueError(f"model must give logits for input_ids; {name} failed") from error
+        width = logits.shape[-1]
+        plain = CausalLM(model, "plain", width, id_limit, limit)
+        if backbone is None:
+            logger.debug("%s has no backbone of its own; plain logits by batch rows", name)
+            return plain
+        probe = HeadProbe.taken(model, backbone, ids, logits)
+        if probe is None:
+            logger.debug("%s: its head cannot be replayed; plain logits by batch rows", name)
+            return plain
+        head = model.get_output_embeddings()
+        found = None
+        if _is_plain(head) and head.weight.shape[0] == width:
+            found = find_logit_map(probe, head, model.config)
+    if found is None:
+        logger.debug("%s: its own head makes the logits, by chunks of rows", name)
+        return CausalLM(model, "replay", width, id_limit, limit, backbone)
+    scale, softcap = found
+    logger.debug("%s: tiles of its head, scale %g, softcap %s", name, scale, softcap)
+    return CausalLM(model, "tiles", width, id_limit, limit, backbone, head, scale, softcap)
+
+
+def _backbone(model: Any) -> nn.Module | None:
+    """What makes hidden states, if it is a part of the model."""
+    try:
+        backbone: object = model.get_decoder()
+    except Exception:
+        return None
+    return backbone if isinstance(backbone, nn.Module) and backbone is not model else None
+
+
+def _position_limit(model: Any) -> int | None:
+    """How many tokens a table of positions has room for."""
+    for name, _ in model.named_modules():
+        if name.rpartition(".")[2] in _POSITION_TABLES:
+            break
+    else:
+        if not hasattr(getattr(model, "transformer", None), "pos_encoding"):
+            return None
+    limit = getattr(model.config, "max_position_embeddings", None)
+    return limit if isinstance(limit, int) and limit > 0 else None
+
+
+def _is_sharded(model: nn.Module) -> bool:
+    """Whether parameters are spread over processes (FSDP, tensor parallel, ZeRO-3)."""
+    return any(
+        hasattr(parameter, "ds_id") or type(parameter).__name__ == "DTensor"
+        for parameter in model.parameters()
+    )
+
+
+@contextmanager
+def _quiet(model: nn.Module) -> Generator[None]:
+    """No gradient, no dropout, no autocast; every module's mode as it was, at the end."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad(), autocast_off(next(model.parameters()).device):
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def autocast_off(device: torch.device) -> AbstractContextManager[Any]:
+    """A region in which products are in the dtype of their factors."""
+    kind = device.type if device.type != "meta" else "cpu"
+    if not torch.amp.is_autocast_available(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
