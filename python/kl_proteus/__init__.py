@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         ScheduledKLController,
         ThresholdKLController,
     )
+    from kl_proteus.detector import DriftAlarm, DriftDetector
     from kl_proteus.divergence import kl_divergence
     from kl_proteus.drift import JointKLDivergenceWrapper
     from kl_proteus.estimators import TokenCounts, kl_from_logprobs
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AdaptiveKLController",
     "CoefficientChange",
+    "DriftAlarm",
+    "DriftDetector",
     "FixedKLController",
     "JointKLDivergenceWrapper",
     "KLCoefficientController",
@@ -65,6 +68,8 @@ __all__ = [
 _HOMES = {
     "AdaptiveKLController": "kl_proteus.controllers",
     "CoefficientChange": "kl_proteus.controllers",
+    "DriftAlarm": "kl_proteus.detector",
+    "DriftDetector": "kl_proteus.detector",
     "FixedKLController": "kl_proteus.controllers",
     "JointKLDivergenceWrapper": "kl_proteus.drift",
     "KLCoefficientController": "kl_proteus.controllers",

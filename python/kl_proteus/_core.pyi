@@ -13,7 +13,9 @@ __all__ = [
     "VERSION",
     "AdaptiveKLController",
     "CoefficientController",
+    "DriftDetector",
     "FixedKLController",
+    "KeyPairs",
     "Layout",
     "PIDKLController",
     "PPOPenaltyController",
@@ -160,6 +162,142 @@ class CoefficientController:
         """
 
 @final
+class DriftDetector:
+    """
+    Watches a stream of pairs for a change of behaviour.
+
+    Args:
+        false_alarm_every: How many pairs should lie between two false alarms.
+        window: Newest pairs that are compared with the reference.
+        reference: A snapshot (JSON) in place of the first pairs.
+        reference_windows: Windows that make up the reference otherwise.
+        calibration_windows: Windows after it that the level without change is learned from.
+        parts: What is watched.
+        every: Pairs between two comparisons; None is a fortieth of the window.
+        fast: Whether the likelihood-ratio CUSUM watches as well.
+        epsilon: Pseudocount of each occupied cell.
+        max_alarms: How many alarms are remembered.
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: An argument is out of its range, or the reference cannot be used.
+    """
+    def __new__(
+        cls,
+        /,
+        *,
+        false_alarm_every: Any | None = None,
+        window: Any | None = None,
+        reference: str | None = None,
+        reference_windows: Any | None = None,
+        calibration_windows: Any | None = None,
+        parts: Any | None = None,
+        every: Any | None = None,
+        fast: bool = False,
+        epsilon: Any | None = None,
+        max_alarms: Any | None = None,
+    ) -> DriftDetector: ...
+    def __reduce__(self, /) -> "tuple[Any, tuple[Any, ...]]": ...
+    @classmethod
+    def _restore(cls, /, config: str, reference: str | None, state: str) -> DriftDetector: ...
+    @property
+    def alarm_count(self, /) -> int:
+        """
+        Alarms so far, forgotten ones included.
+        """
+    @property
+    def alarmed(self, /) -> bool:
+        """
+        Whether the newest pair raised an alarm.
+        """
+    def alarms_json(self, /, most: SupportsIndex | None = None) -> str:
+        """
+        The newest alarms as JSON, oldest first, at most `most`.
+        """
+    def divergence(self, /) -> tuple[float, float, float]:
+        """
+        The divergence of the same parts when they were last compared, in nats.
+        """
+    def expected(self, /) -> tuple[float, float, float] | None:
+        """
+        The divergence of the same parts without change, in nats; None until it is known.
+        """
+    def load_state_json(self, /, text: str) -> None:
+        """
+        Continues from a state of a detector with the same parameters and reference.
+        """
+    @property
+    def log_likelihood_ratio(self, /) -> float:
+        """
+        Evidence of the likelihood-ratio CUSUM, in nats.
+        """
+    @staticmethod
+    def of_tracker(tracker: PairTracker) -> DriftDetector:
+        """
+        The view of the detector that watches a tracker.
+        """
+    @property
+    def part(self, /) -> str | None:
+        """
+        The watched part that lies furthest above its level; None until it is compared.
+        """
+    @property
+    def phase(self, /) -> str:
+        """
+        "reference", "calibration" or "watching".
+        """
+    @property
+    def pvalue(self, /) -> float:
+        """
+        The smallest p-value of the watched parts times their number; 1.0 until it is compared.
+        """
+    def pvalues(self, /) -> tuple[float, float, float]:
+        """
+        The p-value of the observation, the policy and the joint part.
+        """
+    @property
+    def ready(self, /) -> bool:
+        """
+        Whether the window is compared with the reference.
+        """
+    def rebase(self, /) -> None:
+        """
+        Takes the next pairs as a new reference.
+        """
+    def reference_json(self, /) -> str:
+        """
+        The reference and its calibration as a snapshot in JSON.
+        """
+    def state_json(self, /) -> str:
+        """
+        The whole state as JSON; equal runs give equal text.
+        """
+    @property
+    def steps(self, /) -> int:
+        """
+        Pairs counted.
+        """
+    @property
+    def steps_until_ready(self, /) -> int:
+        """
+        Pairs until it is ready.
+        """
+    @property
+    def threshold(self, /) -> float:
+        """
+        What the p-value must fall below.
+        """
+    def update(self, /, observation: Any, action: Any) -> bool:
+        """
+        Counts one pair of keys; whether it raises an alarm.
+        """
+    def update_many(self, /, pairs: KeyPairs, start: SupportsIndex, stop_at_alarm: bool) -> int:
+        """
+        Counts pairs from `start` on in order, without the global lock; returns where it has stopped,
+        which is at the end, or behind the first that raises an alarm.
+        """
+
+@final
 class FixedKLController(CoefficientController):
     """
     A constant coefficient.
@@ -183,6 +321,14 @@ class FixedKLController(CoefficientController):
         max_value: SupportsFloat | SupportsIndex = ...,
         unit: str = ...,
     ) -> FixedKLController: ...
+
+@final
+class KeyPairs:
+    """
+    Pairs of keys, read from two arrays of integers.
+    """
+    def __len__(self, /) -> int: ...
+    def __new__(cls, /, observation_keys: Any, action_keys: Any) -> KeyPairs: ...
 
 @final
 class Layout:
@@ -436,7 +582,13 @@ class PairTracker:
     def __reduce__(self, /) -> "tuple[Any, tuple[Any, ...]]": ...
     @classmethod
     def _restore(
-        cls, /, observation: Layout | None, action: Layout, arguments: "dict[str, Any]", state: str
+        cls,
+        /,
+        observation: Layout | None,
+        action: Layout,
+        arguments: "dict[str, Any]",
+        state: str,
+        detector: tuple[str, str | None] | None = None,
     ) -> "PairTracker": ...
     @property
     def action(self, /) -> Layout:
@@ -450,6 +602,19 @@ class PairTracker:
         Returns:
             KL divergence, its mean and standard deviation over the history, its observation part
             and its policy part, in nats.
+        """
+    @property
+    def alarmed(self, /) -> bool:
+        """
+        Whether the newest pair raised an alarm of the drift detector.
+        """
+    def attach(self, /, detector: DriftDetector) -> None:
+        """
+        From now on the detector counts every pair that this tracker counts, and lives here.
+
+        Raises:
+            ValueError: There is a detector already, it feeds on another tracker, or its reference
+                has other axes.
         """
     def choose(self, /, action: Any) -> None:
         """

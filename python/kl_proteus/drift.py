@@ -1,18 +1,19 @@
 """The drift of a policy's behaviour in one environment."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any, SupportsFloat, TypeVar
 
 import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 
-from kl_proteus import snapshots
+from kl_proteus import detector, snapshots
 from kl_proteus._core import PairTracker
+from kl_proteus.detector import DriftDetector
 from kl_proteus.snapshots import Snapshot
 from kl_proteus.spaces import Bins, Range
-from kl_proteus.tracking import INFO_KEYS, Encoder, check_prefix, flag, plain, tracking
+from kl_proteus.tracking import ALARM_KEY, INFO_KEYS, Encoder, check_prefix, flag, plain, tracking
 
 ObsType = TypeVar("ObsType")
 ActType = TypeVar("ActType")
@@ -30,7 +31,9 @@ class JointKLDivergenceWrapper(
     * `kl_divergence`: KL(P || Q); 0.0 until there is enough evidence,
     * `kl_divergence_mean`, `kl_divergence_std`: over the last `history_size` reported values,
     * `kl_observation`: the part that comes from where the agent goes,
-    * `kl_policy`: the part that comes from what it does there. The two add up to the first.
+    * `kl_policy`: the part that comes from what it does there. The two add up to the first;
+
+    and with `drift_detector=` also `kl_alarm`: 1.0 where this pair raised an alarm, else 0.0.
 
     Everything else passes through: observations, rewards and flags are the very objects of the
     environment. `reset` does not clear the windows, because drift is between episodes as much as
@@ -57,6 +60,8 @@ class JointKLDivergenceWrapper(
         min_window: Fewer pairs than this in a window report 0.0.
         info_prefix: Precedes every key that this wrapper adds to info.
         info_on_reset: Add the keys to the info of `reset` as well.
+        drift_detector: A `DriftDetector` that counts the same pairs; or its arguments as a dict, or
+            a number for its `false_alarm_every`, so that a saved specification can hold it.
 
     Raises:
         TypeError: An argument, or a space, is of a kind that cannot be used.
@@ -84,6 +89,7 @@ class JointKLDivergenceWrapper(
         min_window: int = 32,
         info_prefix: str = "",
         info_on_reset: bool = False,
+        drift_detector: DriftDetector | Mapping[str, Any] | float | None = None,
     ) -> None:
         RecordConstructorArgs.__init__(
             self,
@@ -105,6 +111,7 @@ class JointKLDivergenceWrapper(
             min_window=plain(min_window),
             info_prefix=info_prefix,
             info_on_reset=plain(info_on_reset),
+            drift_detector=detector.recorded(drift_detector),
         )
         if isinstance(env, gym.vector.VectorEnv):
             # Some are both; their batches are no single observation.
@@ -138,6 +145,10 @@ class JointKLDivergenceWrapper(
         self._encoder = settings.encoder
         self._encoder_error: Exception | None = None
         self._tracker = PairTracker(settings.observation, settings.action, **settings.keywords)
+        self._alarm_key = info_prefix + ALARM_KEY
+        self._drift_detector = detector.make_detector(drift_detector)
+        if self._drift_detector is not None:
+            self._drift_detector.attach_to(self._tracker)
 
     def step(self, action: ActType) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
         """Steps the environment and counts the pair (last observation, action).
@@ -168,6 +179,9 @@ class JointKLDivergenceWrapper(
         report = self._advance(observation) if encodes else tracker.advance(observation)
         info, keys = dict(info), self._info_keys
         info[keys[0]], info[keys[1]], info[keys[2]], info[keys[3]], info[keys[4]] = report
+        if self._drift_detector is not None:
+            info[self._alarm_key] = float(tracker.alarmed)
+            self._report_alarm()
         return observation, reward, terminated, truncated, info
 
     def reset(
@@ -183,6 +197,8 @@ class JointKLDivergenceWrapper(
         self._observe(observation)
         if self._info_on_reset:
             info = self._with_report(info, self._tracker.report())
+            if self._drift_detector is not None:
+                info[self._alarm_key] = 0.0  # no pair, no alarm
         return observation, info
 
     @property
@@ -198,11 +214,23 @@ class JointKLDivergenceWrapper(
             policy_mean` of its parts, in nats, over the `count` values of the history; `cells`
             occupied in either distribution; `steps`, the pairs counted; `flow`, the share of P's
             pairs that lie outside the range of an axis; `ready`, whether the windows are full.
+            With a drift detector, `drift_detector` holds its `statistics()`.
         """
-        return self._tracker.statistics()
+        statistics = self._tracker.statistics()
+        if self._drift_detector is not None:
+            statistics["drift_detector"] = self._drift_detector.statistics()
+        return statistics
+
+    @property
+    def drift_detector(self) -> DriftDetector | None:
+        """The detector that counts the same pairs, if there is one."""
+        return self._drift_detector
 
     def reset_kl(self) -> None:
-        """Forgets windows and history; keeps the reference."""
+        """Forgets windows and history; keeps the reference.
+
+        A drift detector goes on: it watches the run, and its own `rebase` starts it anew.
+        """
         self._tracker.reset()
 
     def snapshot(self, which: str = "current") -> Snapshot:
@@ -292,4 +320,11 @@ class JointKLDivergenceWrapper(
         info = dict(info)
         keys = self._info_keys
         info[keys[0]], info[keys[1]], info[keys[2]], info[keys[3]], info[keys[4]] = report
+        if self._drift_detector is not None:
+            info[self._alarm_key] = float(self._tracker.alarmed)
         return info
+
+    def _report_alarm(self) -> None:
+        """Tells the user's callback of an alarm that the newest pair has raised."""
+        if self._drift_detector is not None and self._tracker.alarmed:
+            self._drift_detector.report_alarm()

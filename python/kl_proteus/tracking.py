@@ -14,7 +14,16 @@ from kl_proteus._core import Layout
 from kl_proteus.snapshots import Snapshot
 from kl_proteus.spaces import Bins, Range, axis_bins, layout_from_space
 
-__all__ = ["INFO_KEYS", "Encoder", "Tracking", "check_prefix", "flag", "plain", "tracking"]
+__all__ = [
+    "ALARM_KEY",
+    "INFO_KEYS",
+    "Encoder",
+    "Tracking",
+    "check_prefix",
+    "flag",
+    "plain",
+    "tracking",
+]
 
 INFO_KEYS = (
     "kl_divergence",
@@ -24,6 +33,9 @@ INFO_KEYS = (
     "kl_policy",
 )
 """What each step's info gains, in the order in which a tracker returns it."""
+
+ALARM_KEY = "kl_alarm"
+"""What each step's info gains besides where a drift detector is attached."""
 
 
 def plain(value: Any) -> Any:

@@ -353,9 +353,17 @@ impl Drift {
     }
 
     /// Counts one pair of several that report one value together: `conclude` comes after the last.
+    /// Returns the number of its cell, and whether that number is new to the cell.
     #[inline]
-    pub(crate) fn enter(&mut self, observation: Key, action: Key, flow: bool) -> Result<()> {
+    pub(crate) fn enter(
+        &mut self,
+        observation: Key,
+        action: Key,
+        flow: bool,
+    ) -> Result<(u32, bool)> {
+        let known = self.cells.numbered();
         let number = self.cells.enter(observation, action, flow)?;
+        let is_new = self.cells.numbered() != known;
         let joins_current = Change {
             current: 1,
             ..Change::default()
@@ -380,7 +388,7 @@ impl Drift {
             }
             Mode::ReferenceAll => {}
         }
-        Ok(())
+        Ok((number, is_new))
     }
 
     /// Computes the value after the pairs entered last, and remembers it.

@@ -5,15 +5,18 @@
 //! and a [`PairTracker`] joins the two. The bindings live in `python/`, behind a feature.
 //!
 //! Dependencies point one way: `error <- axis <- layout`, `log_table <- cells <- drift`,
-//! `history <- drift`, `student <- expectation <- drift`, `tracker` on top of these, and `vector` on
-//! top of that. Beside them, for language models:
+//! `history <- drift`, `student <- expectation <- drift`, `student <- calibration <- snapshot`,
+//! both of [`detector`], `tracker` on top of these, and `vector` on top of that. Beside them, for
+//! language models:
 //! `estimator <- reduction`, `estimator <- divergence`, `penalty`, and [`controller`].
 #![deny(missing_docs)]
 
 mod axis;
+mod calibration;
 mod cells;
 mod content;
 pub mod controller;
+pub mod detector;
 mod divergence;
 mod drift;
 mod error;

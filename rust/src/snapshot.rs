@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::axis::Axis;
+use crate::calibration::Calibration;
 use crate::error::{Error, Result};
 use crate::layout::{Key, Layout};
 
@@ -94,6 +95,9 @@ pub struct Snapshot {
     /// Observation key to action key to count.
     #[serde(deserialize_with = "distinct_counts")]
     pub(crate) counts: Counts,
+    /// What a drift detector has learned of the divergence from these pairs, if one has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<Calibration>,
 }
 
 impl Snapshot {
@@ -110,6 +114,7 @@ impl Snapshot {
             observation_axes,
             action_axes,
             counts,
+            calibration: None,
         }
     }
 
@@ -143,6 +148,9 @@ impl Snapshot {
                 .validate()
                 .map_err(|error| wrong(format!("{}: {error}", named.name)))?;
         }
+        if let Some(calibration) = &snapshot.calibration {
+            calibration.validate()?;
+        }
         let mut total = 0u64;
         for actions in snapshot.counts.values() {
             for &count in actions.values() {
@@ -174,7 +182,8 @@ impl Snapshot {
         Ok(format!("{:032x}", xxh3_128(self.to_json()?.as_bytes())))
     }
 
-    /// Adds the counts of `other`.
+    /// Adds the counts of `other`. A calibration holds only for the pairs it was learned from, so
+    /// none remains.
     ///
     /// # Errors
     /// The axes or encoders differ, or a count overflows; `self` is as it was then.
@@ -186,6 +195,7 @@ impl Snapshot {
         self.pairs()
             .checked_add(other.pairs())
             .ok_or(Error::CountOverflow)?;
+        self.calibration = None;
         for (&observation, actions) in &other.counts {
             let row = self.counts.entry(observation).or_default();
             for (&action, &count) in actions {

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::detector::{Detector, Saved};
 use crate::drift::{Config, Drift, DriftState, Report, Which};
 use crate::error::{Error, Result};
 use crate::layout::{Key, Layout, Leaf};
-use crate::snapshot::{Axes, NamedAxis, Snapshot, as_text, check_same_axes};
+use crate::snapshot::{Axes, Counts, NamedAxis, Snapshot, as_text, check_same_axes};
 
 const FORMAT: &str = "kl_proteus.tracker";
 const VERSION: u32 = 1;
@@ -77,6 +78,8 @@ pub(crate) struct State {
     reference: Option<String>,
     drift: DriftState,
     observed: Option<Observed>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    detector: Option<Saved>,
 }
 
 /// Counts (observation, action) pairs: observe, choose an action, count the pair when the
@@ -89,6 +92,7 @@ pub struct PairTracker {
     drift: Drift,
     observed: Option<Observed>,
     chosen: Option<(Key, bool)>,
+    detector: Option<Box<Detector>>,
 }
 
 impl PairTracker {
@@ -111,15 +115,34 @@ impl PairTracker {
             drift: Drift::new(config, reference)?,
             observed: None,
             chosen: None,
+            detector: None,
         };
-        tracker.check_reference(tracker.observation.as_deref())?;
+        tracker.check_references(tracker.observation.as_deref())?;
         Ok(tracker)
     }
 
-    fn check_reference(&self, observation: Option<&Layout>) -> Result<()> {
+    fn check_references(&self, observation: Option<&Layout>) -> Result<()> {
+        let detector = self.detector.as_deref();
+        let watched = detector.and_then(Detector::given_reference);
+        if let Some(reference) = watched {
+            self.check_reference(
+                observation,
+                "the reference of the drift detector",
+                reference,
+            )?;
+        }
         let Some(reference) = self.drift.reference() else {
             return Ok(());
         };
+        self.check_reference(observation, "the reference", reference)
+    }
+
+    fn check_reference(
+        &self,
+        observation: Option<&Layout>,
+        name: &str,
+        reference: &Snapshot,
+    ) -> Result<()> {
         let observation = observation.map(NamedAxis::of);
         let action = NamedAxis::of(&self.action);
         let own = Axes {
@@ -127,10 +150,57 @@ impl PairTracker {
             observation: observation.as_deref(),
             action: &action,
         };
-        check_same_axes(
-            ("the environment", own),
-            ("the reference", reference.as_axes()),
-        )
+        check_same_axes(("the environment", own), (name, reference.as_axes()))
+    }
+
+    /// Refuses a detector that cannot watch these pairs.
+    ///
+    /// # Errors
+    /// There is one already, or its reference has other axes.
+    pub fn check_detector(&self, detector: &Detector) -> Result<()> {
+        if self.detector.is_some() {
+            return Err(Error::parameter("detector", "the only one", "a second one"));
+        }
+        match detector.given_reference() {
+            Some(reference) => self.check_reference(
+                self.observation.as_deref(),
+                "the reference of the drift detector",
+                reference,
+            ),
+            None => Ok(()),
+        }
+    }
+
+    /// From now on the detector counts every pair that the tracker counts.
+    ///
+    /// # Errors
+    /// As [`PairTracker::check_detector`].
+    pub fn attach(&mut self, mut detector: Box<Detector>) -> Result<()> {
+        self.check_detector(&detector)?;
+        detector.unlink();
+        self.detector = Some(detector);
+        Ok(())
+    }
+
+    /// The detector that watches the pairs, if there is one.
+    #[must_use]
+    pub fn detector(&self) -> Option<&Detector> {
+        self.detector.as_deref()
+    }
+
+    /// The detector, to be changed.
+    pub fn detector_mut(&mut self) -> Option<&mut Detector> {
+        self.detector.as_deref_mut()
+    }
+
+    /// The reference of the detector with these axes, and the calibration once it is complete;
+    /// `None` without a detector, or while the reference is being collected.
+    #[must_use]
+    pub fn detector_reference(&self) -> Option<Snapshot> {
+        let detector = self.detector.as_deref()?;
+        let mut snapshot = self.with_axes(detector.reference_counts()?);
+        snapshot.calibration = detector.calibration().copied();
+        Some(snapshot)
     }
 
     /// Sets the axes that an encoder's first result decides.
@@ -147,7 +217,7 @@ impl PairTracker {
                 ))
             };
         }
-        self.check_reference(Some(&layout))?;
+        self.check_references(Some(&layout))?;
         self.observation = Some(layout);
         Ok(())
     }
@@ -210,10 +280,18 @@ impl PairTracker {
     /// # Errors
     /// More cells than can be numbered.
     pub fn count(&mut self) -> Result<Report> {
+        if let Some(detector) = &mut self.detector {
+            detector.begin_step();
+        }
         if let (Some(Observed::Cell { key, flow }), Some((action, action_flow))) =
             (&self.observed, self.chosen)
         {
-            self.drift.push(*key, action, *flow || action_flow)?;
+            let key = *key;
+            let (number, is_new) = self.drift.enter(key, action, *flow || action_flow)?;
+            self.drift.conclude();
+            if let Some(detector) = &mut self.detector {
+                detector.update_numbered(number, is_new, (key, action))?;
+            }
         }
         self.observed = None;
         self.chosen = None;
@@ -230,10 +308,19 @@ impl PairTracker {
         pairs: impl IntoIterator<Item = (Key, Key, bool)>,
     ) -> Result<Report> {
         let before = self.drift.steps();
+        if let Some(detector) = &mut self.detector {
+            detector.begin_step();
+        }
         let counted = pairs
             .into_iter()
             .try_for_each(|(observation, action, flow)| {
-                self.drift.enter(observation, action, flow)
+                let (number, is_new) = self.drift.enter(observation, action, flow)?;
+                match &mut self.detector {
+                    Some(detector) => {
+                        detector.update_numbered(number, is_new, (observation, action))
+                    }
+                    None => Ok(()),
+                }
             });
         if self.drift.steps() != before {
             self.drift.conclude();
@@ -242,12 +329,17 @@ impl PairTracker {
         Ok(self.drift.report())
     }
 
-    /// Forgets pairs and values; keeps the reference and a waiting observation.
+    /// Forgets pairs and values; keeps the reference and a waiting observation. A detector goes on:
+    /// it watches the run, not the windows.
     ///
     /// # Errors
     /// As [`Drift::reset`].
     pub fn reset(&mut self) -> Result<()> {
-        self.drift.reset()
+        self.drift.reset()?;
+        if let Some(detector) = &mut self.detector {
+            detector.unlink();
+        }
+        Ok(())
     }
 
     /// Everything there is to say about the current state.
@@ -276,6 +368,10 @@ impl PairTracker {
     /// One distribution with its axes.
     #[must_use]
     pub fn snapshot(&self, which: Which) -> Snapshot {
+        self.with_axes(self.drift.counts(which))
+    }
+
+    fn with_axes(&self, counts: Counts) -> Snapshot {
         Snapshot::new(
             self.encoder.clone(),
             self.observation
@@ -283,7 +379,7 @@ impl PairTracker {
                 .map(NamedAxis::of)
                 .unwrap_or_default(),
             NamedAxis::of(&self.action),
-            self.drift.counts(which),
+            counts,
         )
     }
 
@@ -310,6 +406,7 @@ impl PairTracker {
                 .transpose()?,
             drift: self.drift.state(),
             observed: self.observed.clone(),
+            detector: self.detector.as_ref().map(|own| own.saved()).transpose()?,
         })
     }
 
@@ -375,11 +472,23 @@ impl PairTracker {
             (None, Some(axes)) => Some(Arc::new(encoded_layout(axes)?)),
             (known, _) => known.clone(),
         };
+        let detector = self.restored_detector(state.detector)?;
         self.drift = Drift::restore(state.config, reference.cloned(), &state.drift)?;
+        self.detector = detector;
         self.observation = observation;
         self.observed = state.observed;
         self.chosen = None;
         Ok(())
+    }
+
+    fn restored_detector(&self, saved: Option<Saved>) -> Result<Option<Box<Detector>>> {
+        let wrong = |why: &str| Error::malformed("the state", why);
+        match (&self.detector, saved) {
+            (None, None) => Ok(None),
+            (Some(_), None) => Err(wrong("it was saved without a drift detector")),
+            (None, Some(_)) => Err(wrong("it was saved with a drift detector")),
+            (Some(own), Some(saved)) => Ok(Some(Box::new(saved.restored(own)?))),
+        }
     }
 }
 

@@ -46,6 +46,7 @@ TYPES = {
     "min_window": [None, *WHOLE_TYPES],
     "info_prefix": [None, 3, b"kl", ["kl"], True],
     "info_on_reset": [0, 1, "no", None],
+    "drift_detector": ["name", b"x", True, [1], object(), {"no_such": 1}, {"window": "a"}],
 }
 VALUES = {
     "obs_bins": [0, -1, 2**31, np.int64(2**31), HUGE, *FEW_BINS],
@@ -59,6 +60,7 @@ VALUES = {
     "encoder": ["", "name", "no_module:f", "math:no_such", ":f", "math:"],
     "min_window": WHOLE_VALUES,
     "info_prefix": ["_", "_kl/", "__"],
+    "drift_detector": [0, -1.0, NAN, INF, 1e16, {"window": 0}, {"parts": []}],
 }
 for table in (TYPES, VALUES):
     table["action_bins"] = table["obs_bins"]

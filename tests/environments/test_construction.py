@@ -40,6 +40,7 @@ KEYWORDS = {
     "min_window": 32,
     "info_prefix": "",
     "info_on_reset": False,
+    "drift_detector": None,
 }
 
 

@@ -36,6 +36,7 @@ SETTINGS = {
     "lifetime": {"window": None},
     "reference": {"window": 6, "min_window": 2, "reference": play},
     "encoder": {"window": 6, "min_window": 2, "encoder": "environments.named_encoders:parity"},
+    "detector": {"window": 6, "drift_detector": {"false_alarm_every": 30, "window": 2}},
     "prefix": {"window": 6, "min_window": 2, "info_prefix": "kl/", "info_on_reset": True},
 }
 

@@ -33,6 +33,7 @@ EVERY_ARGUMENT = {
     "min_window": 4,
     "info_prefix": "kl/",
     "info_on_reset": True,
+    "drift_detector": {"false_alarm_every": 500, "window": 2, "calibration_windows": 3},
 }
 
 

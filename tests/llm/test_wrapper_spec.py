@@ -37,6 +37,7 @@ OPTIONS = {
     "min_window": 2,
     "info_prefix": "kl.",
     "info_on_reset": True,
+    "drift_detector": {"false_alarm_every": 500, "window": 2, "calibration_windows": 3},
     "task_description": "Balance.",
     "observation_formatter": "builtins:str",
     "action_formatter": "builtins:str",

@@ -9,15 +9,16 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, SupportsFloat, TypeVar
 
 import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 
-from kl_proteus import _checks
+from kl_proteus import _checks, detector
 from kl_proteus.controllers import KLCoefficientController
+from kl_proteus.detector import DriftDetector
 from kl_proteus.drift import JointKLDivergenceWrapper
 from kl_proteus.llm.export import FormatType, check_format_type, export
 from kl_proteus.llm.recording import jsonl
@@ -86,6 +87,7 @@ class LLMTrainingWrapper(JointKLDivergenceWrapper[ObsType, ActType]):
         min_window: See there.
         info_prefix: See there.
         info_on_reset: See there.
+        drift_detector: See there.
         task_description: What the system prompt says of the task; None for the built-in text.
         observation_formatter: `observation -> str`, a callable or "module:function".
         action_formatter: `action -> str`, a callable or "module:function".
@@ -126,6 +128,7 @@ class LLMTrainingWrapper(JointKLDivergenceWrapper[ObsType, ActType]):
         min_window: int = 32,
         info_prefix: str = "",
         info_on_reset: bool = False,
+        drift_detector: DriftDetector | Mapping[str, Any] | float | None = None,
         task_description: str | None = None,
         observation_formatter: Callable[[ObsType], str] | str | None = None,
         action_formatter: Callable[[ActType], str] | str | None = None,
@@ -162,6 +165,7 @@ class LLMTrainingWrapper(JointKLDivergenceWrapper[ObsType, ActType]):
             min_window=plain(min_window),
             info_prefix=info_prefix,
             info_on_reset=plain(info_on_reset),
+            drift_detector=detector.recorded(drift_detector),
             task_description=task_description,
             observation_formatter=observation_formatter,
             action_formatter=action_formatter,
@@ -185,6 +189,7 @@ class LLMTrainingWrapper(JointKLDivergenceWrapper[ObsType, ActType]):
             min_window=min_window,
             info_prefix=info_prefix,
             info_on_reset=info_on_reset,
+            drift_detector=drift_detector,
         )
         self._format_type = check_format_type(format_type)
         self._shaping = shaping
@@ -294,6 +299,7 @@ class LLMTrainingWrapper(JointKLDivergenceWrapper[ObsType, ActType]):
         info[keys[3]] = shaped_reward
         if self._shaping.mode != "monitor":
             reward = shaped_reward
+        self._report_alarm()
         return observation, reward, terminated, truncated, info
 
     def reset(

@@ -13,6 +13,7 @@ mod arguments;
 mod arrays;
 mod content;
 mod controller;
+mod detector;
 mod errors;
 mod estimators;
 mod layout;
@@ -30,6 +31,8 @@ mod module {
         AdaptiveKLController, CoefficientController, FixedKLController, PIDKLController,
         PPOPenaltyController, ScheduledKLController, ThresholdKLController, controller_from_json,
     };
+    #[pymodule_export]
+    use super::detector::{DriftDetector, KeyPairs};
     #[pymodule_export]
     use super::estimators::{kl_divergence, kl_from_logprobs, kl_penalties};
     #[pymodule_export]

@@ -7,7 +7,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use super::arguments::{number, whole};
+use super::detector::{self, DriftDetector};
 use super::layout::Layout;
+use crate::detector::Detector;
 use crate::drift::LONGEST;
 use crate::drift::{Config, Report, Which};
 use crate::error::Error;
@@ -48,7 +50,7 @@ pub(crate) struct PairTracker {
 }
 
 impl PairTracker {
-    fn lock(&self) -> MutexGuard<'_, core::PairTracker> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, core::PairTracker> {
         // A poisoned lock means a panic elsewhere; the counts behind it are whole numbers still.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -352,6 +354,21 @@ impl PairTracker {
         self.lock().drift().reported()
     }
 
+    /// From now on the detector counts every pair that this tracker counts, and lives here.
+    ///
+    /// Raises:
+    ///     ValueError: There is a detector already, it feeds on another tracker, or its reference
+    ///         has other axes.
+    fn attach(slf: Py<Self>, detector: PyRef<'_, DriftDetector>) -> PyResult<()> {
+        detector.attach_to(slf)
+    }
+
+    /// Whether the newest pair raised an alarm of the drift detector.
+    #[getter]
+    fn alarmed(&self) -> bool {
+        self.lock().detector().is_some_and(Detector::alarmed)
+    }
+
     /// The reported values, newest last, in nats.
     fn history(&self) -> Vec<f64> {
         self.lock().drift().history().values().collect()
@@ -390,15 +407,22 @@ impl PairTracker {
     }
 
     #[classmethod]
-    #[pyo3(signature = (observation, action, arguments: "dict[str, Any]", state) -> "PairTracker")]
+    #[pyo3(signature = (
+        observation, action, arguments: "dict[str, Any]", state, detector=None
+    ) -> "PairTracker")]
     fn _restore(
         cls: &Bound<'_, PyType>,
         observation: Option<PyRef<'_, Layout>>,
         action: PyRef<'_, Layout>,
         arguments: &Bound<'_, PyDict>,
         state: &str,
+        detector: Option<(String, Option<String>)>,
     ) -> PyResult<Py<PyAny>> {
         let tracker = cls.call((observation, action), Some(arguments))?;
+        if let Some((config, reference)) = detector {
+            let detector = detector::from_json(&config, reference.as_deref())?;
+            tracker.cast::<Self>()?.get().lock().attach(detector)?;
+        }
         tracker.call_method1("load_state_json", (state,))?;
         Ok(tracker.unbind())
     }
@@ -408,21 +432,29 @@ impl PairTracker {
         slf: &Bound<'py, Self>,
     ) -> PyResult<(
         Bound<'py, PyAny>,
-        (Option<Layout>, Layout, Bound<'py, PyDict>, String),
+        (
+            Option<Layout>,
+            Layout,
+            Bound<'py, PyDict>,
+            String,
+            Option<(String, Option<String>)>,
+        ),
     )> {
         let this = slf.get();
-        let (config, encoder, text) = {
+        let (config, encoder, text, detector) = {
             let state = this.lock();
             (
                 state.drift().config().clone(),
                 state.encoder().map(String::from),
                 state.state_json()?,
+                state.detector().map(detector::to_json).transpose()?,
             )
         };
         let reference = this.reference.as_deref();
         let arguments = keywords(slf.py(), &config, reference, encoder.as_deref())?;
         let restore = slf.get_type().getattr("_restore")?;
         let layouts = (this.observation(), this.action());
-        Ok((restore, (layouts.0, layouts.1, arguments, text)))
+        let parts = (layouts.0, layouts.1, arguments, text, detector);
+        Ok((restore, parts))
     }
 }
