@@ -30,9 +30,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(options, int):
             streams.write("")
             return options
-        from kl_proteus.cli import collect
+        from kl_proteus.cli.options import CollectOptions
 
-        return collect.run(options)
+        if isinstance(options, CollectOptions):
+            from kl_proteus.cli import collect
+
+            return collect.run(options)
+        from kl_proteus.cli import score
+
+        return score.run(options)
     except CommandError as error:
         streams.complain(error)
         return error.status

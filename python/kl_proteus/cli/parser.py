@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from kl_proteus import __version__
 from kl_proteus.cli import values
 from kl_proteus.cli.options import CollectOptions
+from kl_proteus.cli.score_options import ScoreOptions
+from kl_proteus.cli.score_parser import add_score
 from kl_proteus.llm.export import FORMAT_TYPES
 from kl_proteus.llm.shaping import MODES
 
@@ -44,7 +46,7 @@ examples:
   kl-proteus collect CartPole-v1 --policy mine:act --reference base.json"""
 
 
-def parse(argv: Sequence[str] | None) -> CollectOptions | int:
+def parse(argv: Sequence[str] | None) -> CollectOptions | ScoreOptions | int:
     """Reads the command line.
 
     Args:
@@ -60,6 +62,10 @@ def parse(argv: Sequence[str] | None) -> CollectOptions | int:
         if arguments.command is None:
             root.print_help(sys.stderr)
             return 2
+        if arguments.command == "score":
+            fields = vars(arguments)
+            del fields["command"]
+            return ScoreOptions(**fields)
         if arguments.lag is not None and arguments.window is None:
             collect.error("argument --lag: needs a window, not --window none")
         if arguments.lag is not None and arguments.reference is not None:
@@ -86,7 +92,7 @@ def _joined(argv: Sequence[str]) -> list[str]:
 
 
 def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
-    """The whole command, and its part `collect`."""
+    """The whole command, and its part `collect`, which has conflicts of options to tell."""
     root = argparse.ArgumentParser(
         prog="kl-proteus",
         description="Has my policy drifted, by how much, and is it the states or the actions?",
@@ -111,6 +117,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     _add_output(collect)
     _add_drift(collect)
     _add_shaping(collect)
+    add_score(commands)
     return root, collect
 
 

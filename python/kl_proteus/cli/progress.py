@@ -17,31 +17,38 @@ _INTERVAL = 0.1
 
 
 class Progress:
-    """Shows how far a run is, its divergence and its reward.
+    """Shows how far a run is, and a few numbers.
 
     Args:
-        total: Episodes or steps in the whole run.
+        total: Episodes, steps or rows in the whole run.
         unit: What `total` counts.
         visible: Whether there is a bar at all; it needs a terminal.
+        done: How far the run is when it begins.
     """
 
-    def __init__(self, total: int, unit: str, *, visible: bool) -> None:
+    def __init__(self, total: int, unit: str, *, visible: bool, done: int = 0) -> None:
         self._bar: Bar[Any] | None = None
         self._next = 0.0
+        self._rewards = unit != "rows"
         if visible and _is_terminal():
             from tqdm import tqdm
 
             # It leaves nothing behind: the table says the same.
             self._bar = tqdm(
-                total=total, unit=f" {unit}", file=sys.stderr, dynamic_ncols=True, leave=False
+                total=total,
+                initial=done,
+                unit=f" {unit}",
+                file=sys.stderr,
+                dynamic_ncols=True,
+                leave=False,
             )
 
-    def show(self, done: int, kl: float, reward: float | None) -> None:
+    def show(self, done: int, kl: float | None, reward: float | None = None) -> None:
         """Brings the bar up to date.
 
         Args:
-            done: Episodes or steps so far.
-            kl: Joint divergence now, in nats.
+            done: Episodes, steps or rows so far.
+            kl: Divergence, in nats; None while there is none.
             reward: Mean reward of the completed episodes; None while there is none.
         """
         bar = self._bar
@@ -50,8 +57,10 @@ class Progress:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + _INTERVAL
-            shown = "-" if reward is None else f"{reward:.4g}"
-            bar.set_postfix_str(f"KL {kl:.4f}, reward {shown}", refresh=False)
+            shown = "KL -" if kl is None else f"KL {kl:.4f}"
+            if self._rewards:
+                shown += ", reward -" if reward is None else f", reward {reward:.4g}"
+            bar.set_postfix_str(shown, refresh=False)
             if not bar.update(done - bar.n):
                 bar.refresh()
 
