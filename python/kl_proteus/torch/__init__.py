@@ -16,34 +16,48 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
+    from kl_proteus.torch.cache import CacheSize, LogprobCache
     from kl_proteus.torch.causal_lm import ModelState
     from kl_proteus.torch.estimators import TensorTokenCounts, kl_from_logprobs, kl_loss
+    from kl_proteus.torch.fingerprint import model_fingerprint
     from kl_proteus.torch.lazy_logits import LazyLogits
     from kl_proteus.torch.logprobs import logprobs_from_logits, token_logprobs
+    from kl_proteus.torch.reference import ReferenceModel
     from kl_proteus.torch.results import TokenKL, TokenLogprobs
+    from kl_proteus.torch.tokenizer_identity import tokenizer_hash
 
 __all__ = [
+    "CacheSize",
     "LazyLogits",
+    "LogprobCache",
     "ModelState",
+    "ReferenceModel",
     "TensorTokenCounts",
     "TokenKL",
     "TokenLogprobs",
     "kl_from_logprobs",
     "kl_loss",
     "logprobs_from_logits",
+    "model_fingerprint",
     "token_logprobs",
+    "tokenizer_hash",
 ]
 
 _HOMES = {
+    "CacheSize": "cache",
     "LazyLogits": "lazy_logits",
+    "LogprobCache": "cache",
     "ModelState": "causal_lm",
+    "ReferenceModel": "reference",
     "TensorTokenCounts": "estimators",
     "TokenKL": "results",
     "TokenLogprobs": "results",
     "kl_from_logprobs": "estimators",
     "kl_loss": "estimators",
     "logprobs_from_logits": "logprobs",
+    "model_fingerprint": "fingerprint",
     "token_logprobs": "logprobs",
+    "tokenizer_hash": "tokenizer_identity",
 }
 
 

@@ -98,7 +98,8 @@ def _keys(request: Request, settings: Mapping[str, Any]) -> dict[int, str]:
     ids, kept, wanted = (part.to("cpu") for part in (request.tokens, request.kept, request.wanted))
     for row in cast("list[int]", wanted.any(1).nonzero().flatten().tolist()):
         places = cast("list[int]", wanted[row][kept[row]].nonzero().flatten().tolist())
-        keys[row] = row_key({**settings, "slice": _ranges(places)}, ids[row][kept[row]].tolist())
+        visible = cast("list[int]", ids[row][kept[row]].tolist())
+        keys[row] = row_key({**settings, "slice": _ranges(places)}, visible)
     return keys
 
 

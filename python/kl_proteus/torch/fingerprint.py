@@ -9,7 +9,7 @@ import copy
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
@@ -23,8 +23,7 @@ __all__ = ["Stamp", "describe_model", "model_fingerprint"]
 _FORMAT = 1
 _CHUNK_BYTES = 1 << 26
 _HASHING_THREADS = 4
-_SAMPLES = 64
-_SPOT_CHECKS = 8
+_SAMPLES = 16
 
 # Names, versions and settings of other calls: none of them changes a log-probability.
 _VOLATILE = frozenset(
@@ -96,7 +95,7 @@ class Stamp:
     """A quick look at a model's parameters and buffers, to notice that they have changed.
 
     In-place changes and replaced tensors are seen by PyTorch's own counters; those that bypass the
-    counters (`parameter.data.copy_()`) by a few numbers of a few tensors.
+    counters (`parameter.data.copy_()`) by a few numbers of each.
 
     Args:
         model: The model, in the state that is to be recognised.
@@ -105,7 +104,7 @@ class Stamp:
     def __init__(self, model: nn.Module) -> None:
         tensors = _tensors(model)
         self._identities = {name: _identity(tensor) for name, tensor in tensors.items()}
-        self._samples = {name: _sample(tensor) for name, tensor in tensors.items()}
+        self._samples = _samples(tensors)
         self._implementations = _implementations(getattr(model, "config", None))
 
     def difference(self, model: nn.Module) -> str | None:
@@ -124,19 +123,15 @@ class Stamp:
         tensors = _tensors(model)
         if lost := sorted(self._identities.keys() ^ tensors.keys()):
             return f"tensors were added or removed: {', '.join(lost[:3])}"
-        moved: list[str] = []
-        for name, tensor in tensors.items():
-            then, identity = self._identities[name], _identity(tensor)
-            if then[1:] != identity[1:]:
+        identities = {name: _identity(tensor) for name, tensor in tensors.items()}
+        for name, identity in identities.items():
+            if self._identities[name][1:] != identity[1:]:
                 return f"{name} was changed in place, or has another dtype or shape"
-            if then != identity:
-                moved.append(name)
-        spots = list(tensors)[:: max(1, len(tensors) // _SPOT_CHECKS)]
-        for name in {*spots, *moved}:
-            if _sample(tensors[name]) != self._samples[name]:
+        samples = _samples(tensors)
+        for name, sample in samples.items():
+            if sample != self._samples[name]:
                 return f"{name} holds other numbers"
-        for name in moved:
-            self._identities[name] = _identity(tensors[name])
+        self._identities = identities
         return None
 
 
@@ -150,14 +145,25 @@ def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
     return address, version, str(tensor.dtype), tuple(tensor.shape)
 
 
-def _sample(tensor: torch.Tensor) -> bytes:
-    """A few numbers of a tensor, the same on every device."""
-    plain = _parts(tensor)[0][1]
-    if plain.device.type == "meta" or plain.numel() == 0:
-        return b""
-    flat = plain.detach().reshape(-1) if plain.is_contiguous() else plain.detach().flatten()
-    picked = flat[:: max(1, flat.numel() // _SAMPLES)][:_SAMPLES]
-    return _bytes_of(picked)
+def _samples(tensors: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
+    """A few numbers of each tensor, the same on every device, in one transfer a dtype."""
+    groups: dict[tuple[torch.device, torch.dtype], list[tuple[str, torch.Tensor]]] = {}
+    for name, tensor in tensors.items():
+        plain = _parts(tensor)[0][1].detach()
+        if plain.device.type == "meta":
+            continue
+        flat = plain.view(-1) if plain.is_contiguous() else plain.flatten()
+        picked = flat[:: max(1, flat.numel() // _SAMPLES)][:_SAMPLES]
+        groups.setdefault((plain.device, plain.dtype), []).append((name, picked))
+    found: dict[str, bytes] = {}
+    for group in groups.values():
+        data = _bytes_of(torch.cat([picked for _, picked in group]))
+        start = 0
+        for name, picked in group:
+            end = start + picked.numel() * picked.element_size()
+            found[name] = data[start:end]
+            start = end
+    return found
 
 
 def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:

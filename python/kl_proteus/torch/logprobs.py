@@ -94,10 +94,11 @@ def token_logprobs(
             values = torch.zeros((0,), device=tokens.device)
             return _result(request, packed, values, temperature, vocab or 0, alignment)
         side = model_side(model, lm, request, packed)
-    vocab = check_vocab_size(vocab_size, side.vocab, "the model")
-    check_ids(request.tokens, request.wanted, vocab, "the ids that probabilities are over")
-    budget = check_budget(byte_budget, side.device)
-    values = _scored(side, packed, temperature, vocab, budget).to(tokens.device)
+        vocab = check_vocab_size(vocab_size, side.vocab, "the model")
+        check_ids(request.tokens, request.wanted, vocab, "the ids that probabilities are over")
+        budget = check_budget(byte_budget, side.device)
+        # Still active: the head of a frozen model gives no gradient either.
+        values = _scored(side, packed, temperature, vocab, budget).to(tokens.device)
     return _result(request, packed, values, temperature, vocab, alignment)
 
 

@@ -392,10 +392,10 @@ class ReferenceModel:
             TypeError: An argument has another type.
             ValueError: The temperature is another one, or another argument is illegal.
         """
-        from kl_proteus.torch import full_kl
+        import kl_proteus.torch
 
         self._check_temperature(temperature)
-        return full_kl(
+        return cast(Any, kl_proteus.torch).full_kl(
             policy,
             self,
             tokens,
