@@ -2,6 +2,7 @@
 
 Both give the divergence of the newest window from the one before it, its mean and deviation over
 the history, and its observation and policy parts, with the same axes, pseudocount and windows.
+They have no noise floor.
 They take the spaces of the benchmark: Discrete, and float Box with both bounds or none.
 """
 
@@ -278,7 +279,7 @@ class PassThrough(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class ConstantKeys(gym.Wrapper[Any, Any, Any, Any]):
-    """The least that a wrapper with five numbers in a copy of info can do."""
+    """The least that a wrapper with seven numbers in a copy of info can do."""
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Steps and reports nothing of interest."""
@@ -289,4 +290,6 @@ class ConstantKeys(gym.Wrapper[Any, Any, Any, Any]):
         info["kl_divergence_std"] = 0.3
         info["kl_observation"] = 0.4
         info["kl_policy"] = 0.5
+        info["kl_noise_floor"] = 0.6
+        info["kl_excess"] = 0.7
         return observation, reward, terminated, truncated, info

@@ -16,7 +16,7 @@ ENVIRONMENTS = ("CartPole-v1", "FrozenLake-v1", "Pendulum-v1")
 WRAPPERS = (
     "bare environment",
     "pass-through wrapper",
-    "five constant keys, info copied",
+    "seven constant keys, info copied",
     "RecordEpisodeStatistics",
     "JointKLDivergenceWrapper",
     "smart Python tracker",

@@ -595,13 +595,15 @@ class PairTracker:
         """
         The axes of the action.
         """
-    def advance(self, /, observation: Any) -> tuple[float, float, float, float, float]:
+    def advance(
+        self, /, observation: Any
+    ) -> tuple[float, float, float, float, float, float, float]:
         """
         Counts the waiting pair and takes the next observation.
 
         Returns:
             KL divergence, its mean and standard deviation over the history, its observation part
-            and its policy part, in nats.
+            and its policy part, the noise floor, and the divergence beyond it, in nats.
         """
     @property
     def alarmed(self, /) -> bool:
@@ -624,7 +626,7 @@ class PairTracker:
             TypeError: The observation or action is not made of real numbers.
             ValueError: One of them has a NaN, a wrong shape or a value outside its space.
         """
-    def count(self, /) -> tuple[float, float, float, float, float]:
+    def count(self, /) -> tuple[float, float, float, float, float, float, float]:
         """
         Counts the waiting pair and waits for `observe`; returns what `advance` returns.
         """
@@ -664,7 +666,7 @@ class PairTracker:
         """
         Whether the windows are full.
         """
-    def report(self, /) -> tuple[float, float, float, float, float]:
+    def report(self, /) -> tuple[float, float, float, float, float, float, float]:
         """
         What the newest pair reported; the form is that of `advance`.
         """
@@ -689,7 +691,9 @@ class PairTracker:
         """
         Current value, moments, counts and readiness by name.
         """
-    def update(self, /, observation: Any, action: Any) -> tuple[float, float, float, float, float]:
+    def update(
+        self, /, observation: Any, action: Any
+    ) -> tuple[float, float, float, float, float, float, float]:
         """
         Counts one pair at once; returns what `advance` returns.
         """

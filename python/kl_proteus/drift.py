@@ -13,7 +13,16 @@ from kl_proteus._core import PairTracker
 from kl_proteus.detector import DriftDetector
 from kl_proteus.snapshots import Snapshot
 from kl_proteus.spaces import Bins, Range
-from kl_proteus.tracking import ALARM_KEY, INFO_KEYS, Encoder, check_prefix, flag, plain, tracking
+from kl_proteus.tracking import (
+    ALARM_KEY,
+    INFO_KEYS,
+    Encoder,
+    Report,
+    check_prefix,
+    flag,
+    plain,
+    tracking,
+)
 
 ObsType = TypeVar("ObsType")
 ActType = TypeVar("ActType")
@@ -31,7 +40,10 @@ class JointKLDivergenceWrapper(
     * `kl_divergence`: KL(P || Q); 0.0 until there is enough evidence,
     * `kl_divergence_mean`, `kl_divergence_std`: over the last `history_size` reported values,
     * `kl_observation`: the part that comes from where the agent goes,
-    * `kl_policy`: the part that comes from what it does there. The two add up to the first;
+    * `kl_policy`: the part that comes from what it does there. The two add up to the first,
+    * `kl_noise_floor`: what the divergence would be on average if nothing had changed and the pairs
+      were independent,
+    * `kl_excess`: the divergence minus the floor; may be negative;
 
     and with `drift_detector=` also `kl_alarm`: 1.0 where this pair raised an alarm, else 0.0.
 
@@ -177,8 +189,12 @@ class JointKLDivergenceWrapper(
             tracker.forget()
             raise
         report = self._advance(observation) if encodes else tracker.advance(observation)
-        info, keys = dict(info), self._info_keys
-        info[keys[0]], info[keys[1]], info[keys[2]], info[keys[3]], info[keys[4]] = report
+        info = dict(info)
+        # Written out: a loop would cost as much as the counting.
+        joint, mean, std, where, what, floor, excess = self._info_keys
+        info[joint], info[mean], info[std], info[where], info[what], info[floor], info[excess] = (
+            report
+        )
         if self._drift_detector is not None:
             info[self._alarm_key] = float(tracker.alarmed)
             self._report_alarm()
@@ -291,7 +307,7 @@ class JointKLDivergenceWrapper(
         else:
             self._encode(self._encoder, observation)
 
-    def _advance(self, observation: ObsType) -> tuple[float, float, float, float, float]:
+    def _advance(self, observation: ObsType) -> Report:
         """Counts the pair that the environment has accepted, and takes the next observation."""
         if self._encoder is None:
             return self._tracker.advance(observation)
@@ -313,13 +329,10 @@ class JointKLDivergenceWrapper(
             self._tracker.define_observation(encoder.axes(encoded))
         self._tracker.observe(encoded)
 
-    def _with_report(
-        self, info: dict[str, Any], report: tuple[float, float, float, float, float]
-    ) -> dict[str, Any]:
+    def _with_report(self, info: dict[str, Any], report: Report) -> dict[str, Any]:
         # A copy, because environments and outer wrappers keep the dict they returned or received.
         info = dict(info)
-        keys = self._info_keys
-        info[keys[0]], info[keys[1]], info[keys[2]], info[keys[3]], info[keys[4]] = report
+        info.update(zip(self._info_keys, report, strict=True))
         if self._drift_detector is not None:
             info[self._alarm_key] = float(self._tracker.alarmed)
         return info

@@ -18,6 +18,7 @@ __all__ = [
     "ALARM_KEY",
     "INFO_KEYS",
     "Encoder",
+    "Report",
     "Tracking",
     "check_prefix",
     "flag",
@@ -31,8 +32,13 @@ INFO_KEYS = (
     "kl_divergence_std",
     "kl_observation",
     "kl_policy",
+    "kl_noise_floor",
+    "kl_excess",
 )
 """What each step's info gains, in the order in which a tracker returns it."""
+
+Report = tuple[float, float, float, float, float, float, float]
+"""The values of `INFO_KEYS`, in nats."""
 
 ALARM_KEY = "kl_alarm"
 """What each step's info gains besides where a drift detector is attached."""

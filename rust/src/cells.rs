@@ -14,6 +14,7 @@
 //! however long the run, and the order of the pairs does not matter.
 
 use crate::error::Result;
+use crate::floor::{NoiseFloor, Regime};
 use crate::layout::Key;
 use crate::log_table::{LogTable, SCALE, nearest_float};
 use crate::slots::Slots;
@@ -82,6 +83,7 @@ pub(crate) struct Cells {
     actions: Slots<Key, u32>,
     joint: Sums,
     marginal: Sums,
+    floor: NoiseFloor,
     current_total: u64,
     previous_total: u64,
     union: u64,
@@ -98,6 +100,7 @@ impl Cells {
             actions: Slots::new(),
             joint: Sums::default(),
             marginal: Sums::default(),
+            floor: NoiseFloor::new(alpha),
             current_total: 0,
             previous_total: 0,
             union: 0,
@@ -108,6 +111,11 @@ impl Cells {
     /// N, the pairs of the current distribution.
     pub(crate) fn current_total(&self) -> u64 {
         self.current_total
+    }
+
+    /// M, the pairs of the previous distribution.
+    pub(crate) fn previous_total(&self) -> u64 {
+        self.previous_total
     }
 
     /// K, the cells occupied in either distribution.
@@ -169,6 +177,10 @@ impl Cells {
         let logs = &mut self.logs;
         let mut term = |c: u64, d: u64, k: u64| (c, k, logs.get(c, k) - logs.get(d, k));
         self.joint.replace(term(c, d, 1), term(c_new, d_new, 1));
+        let (pooled, pooled_new) = (c.wrapping_add(d), c_new.wrapping_add(d_new));
+        if pooled != pooled_new {
+            self.floor.replace(pooled, pooled_new);
+        }
 
         let observation = self.observations.get_mut(o);
         let k = u64::from(observation.cells);
@@ -235,6 +247,18 @@ impl Cells {
             )
             .max(0.0),
         }
+    }
+
+    /// What the joint divergence would be on average if nothing had changed.
+    pub(crate) fn noise_floor(&mut self, regime: Regime) -> f64 {
+        if regime != self.floor.regime() {
+            let cells = &self.cells;
+            let pooled = |cell: &Cell| cell.current.wrapping_add(cell.previous);
+            self.floor
+                .enter(regime, || cells.iter().map(|(_, _, cell)| pooled(cell)));
+        }
+        self.floor
+            .value(self.current_total, self.previous_total, self.union)
     }
 
     /// The divergence of all current pairs from the same without the newest, which is in `number`.

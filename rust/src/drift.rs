@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cells::{Cells, Change, Divergence};
 use crate::error::{Error, Result};
+use crate::floor::Regime;
 use crate::history::{History, HistoryState, Moments, checked_size};
 use crate::layout::Key;
 use crate::snapshot::{Counts, Snapshot};
@@ -136,15 +137,18 @@ pub struct Report {
     pub observation: f64,
     /// Its policy part: what it does there.
     pub policy: f64,
+    /// What the joint divergence would be on average if nothing had changed, for exchangeable
+    /// pairs; 0.0 where the distributions share pairs.
+    pub noise_floor: f64,
     /// Mean and deviation of the joint divergence over the history.
     pub moments: Moments,
 }
 
 impl Report {
     /// Number of values in [`Report::numbers`].
-    pub const WIDTH: usize = 5;
+    pub const WIDTH: usize = 7;
 
-    /// Joint divergence, its mean and deviation, observation part, policy part.
+    /// Joint divergence, its mean and deviation, observation part, policy part, noise floor, excess.
     #[must_use]
     pub fn numbers(&self) -> [f64; Self::WIDTH] {
         [
@@ -153,7 +157,15 @@ impl Report {
             self.moments.std,
             self.observation,
             self.policy,
+            self.noise_floor,
+            self.excess(),
         ]
+    }
+
+    /// The joint divergence beyond the noise floor; may be negative.
+    #[must_use]
+    pub fn excess(&self) -> f64 {
+        self.joint - self.noise_floor
     }
 }
 
@@ -197,6 +209,7 @@ pub struct Drift {
     steps: u64,
     newest: Option<u32>,
     current: Divergence,
+    noise_floor: f64,
     history: History,
 }
 
@@ -217,6 +230,7 @@ impl Drift {
             steps: 0,
             newest: None,
             current: Divergence::default(),
+            noise_floor: 0.0,
             history: History::new(history_size),
             config,
         };
@@ -317,6 +331,12 @@ impl Drift {
         }
     }
 
+    /// Whether there is a noise floor: the distributions share no pair, and a value is reported.
+    #[must_use]
+    pub fn floor_available(&self) -> bool {
+        self.floor_regime() != Regime::Off
+    }
+
     /// Whether the windows are full.
     #[must_use]
     pub fn ready(&self) -> bool {
@@ -337,6 +357,7 @@ impl Drift {
             joint: self.current.joint,
             observation: self.current.observation,
             policy: self.current.policy,
+            noise_floor: self.noise_floor,
             moments: self.history.moments(),
         }
     }
@@ -467,6 +488,28 @@ impl Drift {
             (Mode::Newest, Some(number)) => self.cells.divergence_from_all_but(number),
             _ => self.cells.divergence(),
         };
+        self.noise_floor = self.cells.noise_floor(self.floor_regime());
+    }
+
+    fn floor_regime(&self) -> Regime {
+        let previous = self.cells.previous_total();
+        let full = |window| Regime::Full {
+            current: window as u64,
+            previous,
+        };
+        match self.mode {
+            _ if !self.reported() => Regime::Off,
+            Mode::Adjacent { window } | Mode::ReferenceWindow { window } if self.ready() => {
+                full(window)
+            }
+            Mode::Lagged { window, lag } if lag >= window => full(window),
+            Mode::Adjacent { .. } => Regime::Halves,
+            Mode::ReferenceWindow { .. } | Mode::ReferenceAll => {
+                Regime::growing(self.cells.current_total(), previous)
+            }
+            // The distributions share pairs.
+            Mode::Lagged { .. } | Mode::Newest => Regime::Off,
+        }
     }
 
     /// Forgets every pair and value, and keeps the reference.
@@ -479,6 +522,7 @@ impl Drift {
         self.steps = 0;
         self.newest = None;
         self.current = Divergence::default();
+        self.noise_floor = 0.0;
         self.history = History::new(self.history_size);
         Ok(())
     }

@@ -5,9 +5,9 @@
 //! and a [`PairTracker`] joins the two. The bindings live in `python/`, behind a feature.
 //!
 //! Dependencies point one way: `error <- axis <- layout`, `log_table <- cells <- drift`,
-//! `history <- drift`, `student <- expectation <- drift`, `student <- calibration <- snapshot`,
-//! both of [`detector`], `tracker` on top of these, and `vector` on top of that. Beside them, for
-//! language models:
+//! `null_term <- floor <- cells`, `history <- drift`, `student <- expectation <- drift`,
+//! `student <- calibration <- snapshot`, both of [`detector`], `tracker` on top of these, and
+//! `vector` on top of that. Beside them, for language models:
 //! `estimator <- reduction`, `estimator <- divergence`, `penalty`, and [`controller`].
 #![deny(missing_docs)]
 
@@ -23,9 +23,11 @@ mod error;
 mod estimator;
 #[allow(dead_code)]
 mod expectation;
+mod floor;
 mod history;
 mod layout;
 mod log_table;
+mod null_term;
 mod penalty;
 mod reduction;
 mod slots;

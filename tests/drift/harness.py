@@ -14,8 +14,11 @@ INFO_KEYS = (
     "kl_divergence_std",
     "kl_observation",
     "kl_policy",
+    "kl_noise_floor",
+    "kl_excess",
 )
 DIVERGENCES = ("kl_divergence", "kl_observation", "kl_policy")
+FLOORS = ("kl_noise_floor", "kl_excess")
 
 
 def layout_of(side: Side, name: str = "observation") -> Any:

@@ -1,6 +1,7 @@
 """Long runs with many cells that come and go, compared with the twin at some steps."""
 
 import json
+import math
 from collections import Counter
 
 import numpy as np
@@ -51,10 +52,13 @@ MODES = {
 
 def assert_equals_definition(result, counts, epsilon):
     """The three divergences of a result, from the counts of both distributions."""
-    joint, _, _, observation, policy = result
+    joint, _, _, observation, policy, floor, excess = result
     assert_close(joint, drift.kl_joint(*counts, epsilon), 1e-12, "kl_divergence")
     assert_close(observation, drift.kl_observation(*counts, epsilon), 1e-12, "kl_observation")
     assert_close(policy, drift.kl_policy(*counts, epsilon), 1e-12, "kl_policy")
+    assert math.isfinite(floor)
+    assert floor >= 0.0
+    assert excess == joint - floor
 
 
 @pytest.mark.parametrize("epsilon", [1e-10, 0.5, 1e6])

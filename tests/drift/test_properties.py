@@ -2,7 +2,7 @@
 
 from hypothesis import given
 
-from drift.harness import DIVERGENCES, INFO_KEYS, assert_close, compiled, feed, twin
+from drift.harness import DIVERGENCES, FLOORS, INFO_KEYS, assert_close, compiled, feed, twin
 from drift.strategies import Run, runs
 
 EXACT = ("count", "cells", "steps", "ready")
@@ -16,12 +16,13 @@ def assert_equal_at_every_step(run: Run) -> None:
         info = dict(zip(INFO_KEYS, tracker.update(*pair), strict=True))
         expected = slow.update(*pair)
         for key in INFO_KEYS:
-            tolerance = 1e-12 if key in DIVERGENCES else 1e-9
+            tolerance = 1e-12 if key in DIVERGENCES + FLOORS else 1e-9
             assert_close(info[key], expected[key], tolerance, f"{key} at step {step}")
             assert type(info[key]) is float
-            assert info[key] >= 0.0
+            assert info[key] >= 0.0 or key == "kl_excess"
         joint, observation, policy = (info[key] for key in DIVERGENCES)
         assert_close(joint, observation + policy, 1e-12, f"the split at step {step}")
+        assert info["kl_excess"] == joint - info["kl_noise_floor"]
         statistics, expected_statistics = tracker.statistics(), slow.statistics()
         for key in EXACT:
             assert statistics[key] == expected_statistics[key], f"{key} at step {step}"

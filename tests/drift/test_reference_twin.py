@@ -10,6 +10,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kl_proteus.tracking import INFO_KEYS
 from reference import drift, keys
 from reference.axes import axes_of, digits_of
 from reference.history import ReferenceHistory
@@ -326,10 +327,7 @@ def test_a_run_by_hand():
     tracker = ReferenceTracker(
         spaces.Discrete(2), box([0.0], [1.0]), action_bins=1, window=1, min_window=1
     )
-    nothing = dict.fromkeys(
-        ["kl_divergence", "kl_divergence_mean", "kl_divergence_std", "kl_observation", "kl_policy"],
-        0.0,
-    )
+    nothing = dict.fromkeys(INFO_KEYS, 0.0)
     assert tracker.update(0, [0.5]) == nothing
     assert not tracker.statistics()["ready"]
     assert tracker.update(0, [0.5]) == nothing

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from drift.harness import assert_close
-from reference import drift
+from reference import drift, noise_floor
 
 # In a process of its own, so that nothing else moves the resident memory.
 SCRIPT = """
@@ -53,10 +53,11 @@ def test_ten_million_pairs():
 
     pairs = [(tuple(digits), action) for *digits, action in seen["last"]]
     counts = drift.count_windows(pairs, 1000, None, reference=None)
-    joint, _, _, observation, policy = seen["result"]
+    joint, _, _, observation, policy, floor, _ = seen["result"]
     assert_close(joint, drift.kl_joint(*counts, 0.5), 1e-12, "kl_divergence")
     assert_close(observation, drift.kl_observation(*counts, 0.5), 1e-12, "kl_observation")
     assert_close(policy, drift.kl_policy(*counts, 0.5), 1e-12, "kl_policy")
+    assert_close(floor, noise_floor.full(*counts, 0.5), 1e-12, "kl_noise_floor")
 
     early, late = seen["memory"]
     # The allocator may move a few pages; pairs would take gigabytes.

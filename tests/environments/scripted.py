@@ -18,6 +18,8 @@ INFO_KEYS = (
     "kl_divergence_std",
     "kl_observation",
     "kl_policy",
+    "kl_noise_floor",
+    "kl_excess",
 )
 AUTORESET_MODES = ("NEXT_STEP", "SAME_STEP", "DISABLED")
 UNIT = spaces.Box(0.0, 1.0, (2,), np.float64)

@@ -180,7 +180,9 @@ def test_the_ends_of_every_range_are_legal(settings):
     wrapper = construct(**settings)
     actions = [[0.1, 0.2], [0.9, -0.9], [-2.0, 2.0], [0.1, 0.2]] * 10
     for info in play(wrapper, actions):
-        assert all(type(v) is float and 0.0 <= v < INF for k, v in info.items() if "kl_" in k)
+        values = {key: value for key, value in info.items() if "kl_" in key}
+        assert all(type(v) is float and -INF < v < INF for v in values.values())
+        assert all(v >= 0.0 for key, v in values.items() if not key.endswith("kl_excess"))
     assert wrapper.get_kl_statistics()["steps"] == 40
 
 

@@ -398,7 +398,7 @@ def test_wrapped_in_mid_episode():
     inner.step(1)
     wrapper = JointKLDivergenceWrapper(inner, window=None)
     observation, _, _, _, info = wrapper.step(1)
-    assert values(info) == (0.0,) * 5
+    assert values(info) == (0.0,) * 7
     assert counted(wrapper) == 0
     wrapper.step(2)
     assert wrapper.snapshot()["counts"] == {str(observation): {"2": 1}}

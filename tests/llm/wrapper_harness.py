@@ -16,6 +16,8 @@ DRIFT_KEYS = {
     "kl_divergence_std",
     "kl_observation",
     "kl_policy",
+    "kl_noise_floor",
+    "kl_excess",
 }
 REWARD_KEYS = {"base_reward", "kl_penalty", "kl_bonus", "shaped_reward"}
 ALL_KEYS = DRIFT_KEYS | REWARD_KEYS

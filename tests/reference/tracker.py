@@ -5,7 +5,7 @@ from typing import Any
 
 from gymnasium import Space
 
-from . import drift
+from . import drift, noise_floor
 from .axes import axes_of, digits_of
 from .history import ReferenceHistory
 
@@ -86,15 +86,23 @@ class ReferenceTracker:
         )
 
     def update(self, observation: Any, action: Any) -> dict[str, float]:
-        """Count one pair and return the five info values."""
+        """Count one pair and return the seven info values."""
         self.pairs.append(self.cell(observation, action))
-        self.current = observation_part = policy_part = 0.0
+        self.current = observation_part = policy_part = floor = 0.0
         if self._rule(drift.is_reported):
             p, q = self.distributions()
             # The definitions are never negative; their rounding can be.
             self.current = max(0.0, drift.kl_joint(p, q, self.epsilon))
             observation_part = max(0.0, drift.kl_observation(p, q, self.epsilon))
             policy_part = max(0.0, drift.kl_policy(p, q, self.epsilon))
+            floor = noise_floor.noise_floor(
+                p,
+                q,
+                window=self.window,
+                lag=self.lag,
+                has_reference=self.reference is not None,
+                epsilon=self.epsilon,
+            )
             self.joint.push(self.current)
             self.observation.push(observation_part)
             self.policy.push(policy_part)
@@ -104,6 +112,8 @@ class ReferenceTracker:
             "kl_divergence_std": self.joint.std(),
             "kl_observation": observation_part,
             "kl_policy": policy_part,
+            "kl_noise_floor": floor,
+            "kl_excess": self.current - floor,
         }
 
     def statistics(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from kl_proteus.llm.shaping import Mode, RewardShaping, scalar_reward
 from kl_proteus.llm.text.environment_text import EnvironmentText
 from kl_proteus.snapshots import Snapshot
 from kl_proteus.spaces import Bins, Range
-from kl_proteus.tracking import plain
+from kl_proteus.tracking import Report, plain
 
 __all__ = ["LLMTrainingWrapper"]
 
@@ -417,7 +417,7 @@ class LLMTrainingWrapper(JointKLDivergenceWrapper[ObsType, ActType]):
         super()._observe(observation)
         self._write(observation)
 
-    def _advance(self, observation: ObsType) -> tuple[float, float, float, float, float]:
+    def _advance(self, observation: ObsType) -> Report:
         report = super()._advance(observation)
         self._write(observation)
         return report

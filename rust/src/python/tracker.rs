@@ -18,7 +18,7 @@ use crate::layout::Key;
 use crate::snapshot::Snapshot;
 use crate::tracker::{self as core, Observed, Statistics};
 
-type Numbers = (f64, f64, f64, f64, f64);
+type Numbers = (f64, f64, f64, f64, f64, f64, f64);
 
 fn numbers(report: &Report) -> Numbers {
     report.numbers().into()
@@ -280,7 +280,7 @@ impl PairTracker {
     ///
     /// Returns:
     ///     KL divergence, its mean and standard deviation over the history, its observation part
-    ///     and its policy part, in nats.
+    ///     and its policy part, the noise floor, and the divergence beyond it, in nats.
     fn advance(&self, observation: &Bound<'_, PyAny>) -> PyResult<Numbers> {
         // Encoded before the lock is taken, because it may run Python code. Where that fails for
         // good, the pair has happened all the same, and nothing waits.
