@@ -3,6 +3,7 @@
 import contextlib
 import os
 import warnings
+from importlib.util import find_spec
 
 from hypothesis import HealthCheck, settings
 
@@ -29,3 +30,21 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+
+# What these folders need beyond the extra `dev`. CI checks that nothing was left out there.
+NEEDS = {"torch": ("torch", "transformers", "safetensors", "peft"), "trainers": ("trl", "peft")}
+collect_ignore = [folder for folder, names in NEEDS.items() if not all(map(find_spec, names))]
+
+
+def pytest_report_header():
+    return [f"tests/{folder} is left out: it needs {NEEDS[folder]}" for folder in collect_ignore]
+
+
+def pytest_configure(config):
+    # TRL 1.16 and PEFT 0.21 read a property that transformers 5.24 has renamed; whoever calls them
+    # cannot help that.
+    config.addinivalue_line(
+        "filterwarnings",
+        "ignore:`is_gradient_checkpointing` is deprecated and will be removed in v6. "
+        "Use `is_activation_checkpointing` instead.:FutureWarning",
+    )

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kl_proteus.llm.wrapper import LLMTrainingWrapper
     from kl_proteus.penalties import kl_penalties
     from kl_proteus.snapshots import merge_snapshots
+    from kl_proteus.torch.kl_controller import KLController as KLController
     from kl_proteus.vector_drift import VectorJointKLDivergenceWrapper
 
 __all__ = [

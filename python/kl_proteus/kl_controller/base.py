@@ -111,10 +111,8 @@ class KLControllerBase:
                 Nothing is changed then.
         """
         kl = self._measure(policy_logprobs, reference_logprobs)
-        if kl is None:
-            return 0.0, 0.0
-        self._observe([kl])
-        return self.kl_coeff * kl, kl
+        self._observe([] if kl is None else [kl])
+        return (0.0, 0.0) if kl is None else (self.kl_coeff * kl, kl)
 
     def get_batch_penalty_from_logprobs(
         self, policy_logprobs_batch: Any, reference_logprobs_batch: Any
@@ -138,8 +136,7 @@ class KLControllerBase:
         measured = self._measure_batch(policy_logprobs_batch, reference_logprobs_batch)
         coefficient = self.kl_coeff
         penalties = [0.0 if kl is None else coefficient * kl for kl in measured]
-        values = [kl for kl in measured if kl is not None]
-        self._observe(values)
+        values = self._observe([kl for kl in measured if kl is not None])
         return penalties, self._compute_stats(values)
 
     def get_stats(self) -> KLStats:
@@ -298,18 +295,21 @@ class KLControllerBase:
                 raise type(error)(f"sequence {place} of the batch: {error}") from None
         return measured
 
-    def _observe(self, values: list[float], samples: int | None = None) -> None:
+    def _observe(self, values: list[float]) -> list[float]:
+        """Adapts to the divergences of sequences, if any; returns those that were adapted to."""
+        if values:
+            self._adapt_to(values, len(values), max(map(abs, values)))
+        return values
+
+    def _adapt_to(self, values: list[float], samples: int, largest: float) -> None:
         """Lets measured values join the history, and adapts once.
 
         Args:
-            values: Finite divergences; without any nothing happens.
-            samples: Sequences that they stand for; None for as many.
+            values: At least one finite divergence.
+            samples: Sequences that they stand for.
+            largest: The largest absolute divergence that will be penalised.
         """
-        if not values:
-            return
-        samples = len(values) if samples is None else samples
         self._follow_config()
-        largest = max(map(abs, values))
         _check_penalty(self.kl_coeff, largest)
         if self.config.adaptive:
             self._adapt(values, samples, largest)

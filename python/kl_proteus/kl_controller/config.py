@@ -48,13 +48,15 @@ class KLConfig:
         adaptation_window: Values in the mean that is compared with 1.5 and 0.5 times the target.
         increase_factor: Multiplies the coefficient above that band, at least 1.
         decrease_factor: Multiplies it below, above 0 and at most 1.
-        device: Where a reference model runs.
-        use_bf16: Whether it is loaded in bfloat16.
+        device: Where a reference model is loaded: a name of torch, or ``"auto"`` for an accelerator
+            if there is one.
+        use_bf16: Whether it is loaded in bfloat16 on an accelerator; on a CPU it is float32.
         estimator: What is estimated of a token: ``"k1"``, ``"abs"``, ``"k2"`` or ``"k3"``; see
             `kl_from_logprobs`.
         reduction: ``"sequence_mean"``, in nats per token, or ``"sequence_sum"``, in nats per
             sequence.
-        clamp: Whether an estimate below 0 counts as 0. It biases the mean of k1 upwards.
+        clamp: Whether an estimate from lists that is below 0 counts as 0. It biases the mean of k1
+            upwards. Estimates from tensors are not clamped.
         on_nonfinite: ``"raise"``, or ``"exclude"`` to leave out tokens with a log-probability that
             is not finite.
         controller: Any coefficient controller of the unit that `reduction` gives, with `state_dict`
@@ -62,6 +64,8 @@ class KLConfig:
             not copied. Each call gives it one divergence, the mean of the batch, with the number of
             its sequences as n_steps, where the default rule takes every sequence into its window: a
             `ThresholdKLController` here averages the last `window` batches.
+        temperature: What the logits of a reference model are divided by; that of the policy.
+        trust_remote_code: Whether code that comes with a reference model may run.
 
     Raises:
         TypeError: A field is of another type.
@@ -84,6 +88,8 @@ class KLConfig:
     clamp: bool = True
     on_nonfinite: Literal["raise", "exclude"] = "raise"
     controller: SavedController | None = None
+    temperature: float = 1.0
+    trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
         self.check()
@@ -102,12 +108,12 @@ class KLConfig:
         """
         _checks.text("reference_model_name", self.reference_model_name)
         _checks.text("device", self.device)
-        for name in ("adaptive", "use_bf16", "clamp"):
+        for name in ("adaptive", "use_bf16", "clamp", "trust_remote_code"):
             _flag(name, getattr(self, name))
         for name, choices in _CHOICES.items():
             _choice(name, getattr(self, name), choices)
         _checks.real_number("kl_coeff", self.kl_coeff, minimum=0.0)
-        for name in ("kl_target", "kl_coeff_min", "kl_coeff_max"):
+        for name in ("kl_target", "kl_coeff_min", "kl_coeff_max", "temperature"):
             _checks.real_number(name, getattr(self, name), minimum=0.0, above_minimum=True)
         if self.kl_coeff_min > self.kl_coeff_max:
             raise ValueError(

@@ -2,6 +2,7 @@
 
 import logging
 from importlib import import_module
+from importlib.util import find_spec
 
 from kl_proteus.kl_controller.base import KLControllerBase
 from kl_proteus.kl_controller.config import KLConfig
@@ -30,14 +31,17 @@ def create_kl_controller(
         `load_model=False` a `KLControllerBase`.
 
     Raises:
+        OSError: There is no such model.
         TypeError: An argument is of another type.
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of its range, or the model wants to run code of its own.
     """
     config = KLConfig(reference_model_name, kl_coeff, kl_target, adaptive)
     if not load_model:
         return KLControllerBase(config)
     try:
         with_model = import_module("kl_proteus.torch").KLController
+        if find_spec("transformers") is None:
+            raise ImportError("No module named 'transformers'")
     except ImportError as error:
         logger.warning(
             "No reference model is loaded (%s); the controller takes reference log-probabilities "

@@ -20,14 +20,17 @@ if TYPE_CHECKING:
     from kl_proteus.torch.causal_lm import ModelState
     from kl_proteus.torch.estimators import TensorTokenCounts, kl_from_logprobs, kl_loss
     from kl_proteus.torch.fingerprint import model_fingerprint
+    from kl_proteus.torch.kl_controller import KLController, create_kl_controller
     from kl_proteus.torch.lazy_logits import LazyLogits
     from kl_proteus.torch.logprobs import logprobs_from_logits, token_logprobs
     from kl_proteus.torch.reference import ReferenceModel
     from kl_proteus.torch.results import TokenKL, TokenLogprobs
     from kl_proteus.torch.tokenizer_identity import tokenizer_hash
+    from kl_proteus.torch.trl import KLControlCallback as KLControlCallback
 
 __all__ = [
     "CacheSize",
+    "KLController",
     "LazyLogits",
     "LogprobCache",
     "ModelState",
@@ -35,6 +38,7 @@ __all__ = [
     "TensorTokenCounts",
     "TokenKL",
     "TokenLogprobs",
+    "create_kl_controller",
     "kl_from_logprobs",
     "kl_loss",
     "logprobs_from_logits",
@@ -43,8 +47,11 @@ __all__ = [
     "tokenizer_hash",
 ]
 
+# KLControlCallback is not in `__all__`: it needs an extra of its own.
 _HOMES = {
     "CacheSize": "cache",
+    "KLControlCallback": "trl",
+    "KLController": "kl_controller",
     "LazyLogits": "lazy_logits",
     "LogprobCache": "cache",
     "ModelState": "causal_lm",
@@ -52,6 +59,7 @@ _HOMES = {
     "TensorTokenCounts": "estimators",
     "TokenKL": "results",
     "TokenLogprobs": "results",
+    "create_kl_controller": "kl_controller",
     "kl_from_logprobs": "estimators",
     "kl_loss": "estimators",
     "logprobs_from_logits": "logprobs",
