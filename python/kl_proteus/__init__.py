@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         create_kl_controller,
         estimate_kl_from_samples,
     )
+    from kl_proteus.llm.vector_wrapper import VectorLLMTrainingWrapper
     from kl_proteus.llm.wrapper import LLMTrainingWrapper
     from kl_proteus.penalties import kl_penalties
     from kl_proteus.snapshots import merge_snapshots
@@ -56,6 +57,7 @@ __all__ = [
     "ThresholdKLController",
     "TokenCounts",
     "VectorJointKLDivergenceWrapper",
+    "VectorLLMTrainingWrapper",
     "__version__",
     "compute_kl_divergence",
     "create_kl_controller",
@@ -85,6 +87,7 @@ _HOMES = {
     "ThresholdKLController": "kl_proteus.controllers",
     "TokenCounts": "kl_proteus.estimators",
     "VectorJointKLDivergenceWrapper": "kl_proteus.vector_drift",
+    "VectorLLMTrainingWrapper": "kl_proteus.llm.vector_wrapper",
     "compute_kl_divergence": "kl_proteus.kl_controller",
     "create_kl_controller": "kl_proteus.kl_controller",
     "estimate_kl_from_samples": "kl_proteus.kl_controller",

@@ -899,6 +899,10 @@ class VectorTracker:
         """
         Sets the axes that an encoder's first result decides.
         """
+    def ended(self, /) -> Incomplete:
+        """
+        The rows that have ended and whose next action the environment ignores.
+        """
     def evidence(self, /) -> tuple[Incomplete, Incomplete]:
         """
         Whether the windows are full, and whether the newest value is reported: for each row, the
@@ -924,13 +928,16 @@ class VectorTracker:
         """
         The axes of the observation; None until an encoder has decided them.
         """
-    def observe(self, /, observations: Any, mask: Any | None = None) -> None:
+    def observe(
+        self, /, observations: Any, mask: Any | None = None, ended: Any | None = None
+    ) -> None:
         """
         Takes the observations that the next actions answer.
 
         Args:
             observations: Of all rows; None in place of one whose encoder failed.
             mask: The rows to take it for; None for all of them.
+            ended: Rows that have ended and whose next action the environment ignores.
         """
     @property
     def observes_arrays(self, /) -> bool:

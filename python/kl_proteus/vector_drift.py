@@ -105,7 +105,6 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
         self._resets_same_step = mode == "SAME_STEP"
         self._info_prefix = info_prefix
         self._info_keys = tuple(info_prefix + key for key in INFO_KEYS)
-        self._info_masks = tuple("_" + key for key in self._info_keys)
         self._info_on_reset = flag(info_on_reset, "info_on_reset")
         settings = tracking(
             cast("gym.Space[Any]", env.single_observation_space),
@@ -192,7 +191,7 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
         if self._info_on_reset:
             among = np.ones(self.num_envs, np.bool_) if mask is None or self._pooled else mask
             infos = dict(infos)
-            self._write(infos, self._tracker.report(), among)
+            self._write(infos, self._info_keys, self._tracker.report(), among)
         return observations, infos
 
     @property
@@ -297,14 +296,20 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
             raise
         return self._tracker.advance(rows, ended, every=self._info_on_reset)
 
-    def _observe(self, observations: ObsType, mask: NDArray[np.bool_] | None) -> None:
-        """Takes the observations that the next actions answer."""
+    def _observe(
+        self,
+        observations: ObsType,
+        mask: NDArray[np.bool_] | None,
+        done: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Takes the observations that the next actions answer, of the rows of a mask."""
+        ended = done if self._resets_next_step else None
         errors = self._observation_errors
-        rows = self._taken(observations, mask)
+        rows = self._taken(observations, mask if ended is None else ~ended)
         if mask is not None:
             kept = {row: error for row, error in errors.items() if not mask[row]}
             self._observation_errors |= kept
-        self._tracker.observe(rows, mask)
+        self._tracker.observe(rows, mask, ended)
 
     def _taken(self, observations: ObsType, mask: NDArray[np.bool_] | None) -> Any:
         """The observations as the tracker takes them; `mask` says which rows matter."""
@@ -349,27 +354,32 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
         # A copy, because environments and outer wrappers keep the dict they returned or received.
         infos = dict(infos)
         if self._resets_same_step and done.any():
-            final = dict(infos.get("final_info", {}))
-            self._write(final, columns, done)
-            infos["final_info"] = final
-            infos.setdefault("_final_info", done.copy())
+            final = self._final_infos(infos, done)
+            self._write(final, self._info_keys, columns, done)
             if not (self._info_on_reset or self._pooled):
-                reports = ~done
-                self._write(infos, columns, reports)
+                self._write(infos, self._info_keys, columns, ~done)
                 return infos
-        for key, name, column in zip(self._info_keys, self._info_masks, columns, strict=True):
-            infos[key], infos[name] = column, reports.copy()
+        for key, column in zip(self._info_keys, columns, strict=True):
+            infos[key], infos["_" + key] = column, reports.copy()
         return infos
 
+    @staticmethod
+    def _final_infos(infos: dict[str, Any], done: NDArray[np.bool_]) -> dict[str, Any]:
+        """A copy, put in its place, of the infos of the steps that ended the rows."""
+        final = infos["final_info"] = dict(infos.get("final_info", {}))
+        infos.setdefault("_final_info", done.copy())
+        return final
+
+    @staticmethod
     def _write(
-        self,
         infos: dict[str, Any],
+        keys: Sequence[str],
         columns: Sequence[NDArray[np.float64]],
         mask: NDArray[np.bool_],
     ) -> None:
         """Writes the rows of a mask."""
-        for key, name, column in zip(self._info_keys, self._info_masks, columns, strict=True):
-            infos[key], infos[name] = np.where(mask, column, 0.0), mask.copy()
+        for key, column in zip(keys, columns, strict=True):
+            infos[key], infos["_" + key] = np.where(mask, column, 0.0), mask.copy()
 
 
 def _refuse_twin(env: VectorEnv[Any, Any, Any], prefix: str) -> None:

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Literal, cast, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kl_proteus import _checks
 from kl_proteus.controllers import KLCoefficientController
 
-__all__ = ["MODES", "Mode", "RewardShaping", "scalar_reward"]
+__all__ = ["MODES", "Mode", "RewardShaping", "finite_sums", "rewards_of_rows", "scalar_reward"]
 
 Mode = Literal["fine_tuning", "exploration", "monitor"]
 """What shaping does: keep behaviour steady, reward novelty, or only watch."""
@@ -117,6 +120,38 @@ class RewardShaping:
             return 0.0 - penalty, 0.0 - bonus
         return penalty, bonus
 
+    def terms_of_rows(
+        self, kl: NDArray[np.float64], ready: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the penalty and the bonus of one step of several environments.
+
+        Args:
+            kl: Divergence of each row after the step, in nats, finite.
+            ready: Whether the windows behind it are full; elsewhere both terms are 0.
+
+        Returns:
+            ``(kl_penalty, kl_bonus)``, new arrays; each row is what `terms` returns for it.
+
+        Raises:
+            ValueError: If the weight is illegal, or a penalty overflows.
+        """
+        if self.mode == "monitor" or not ready.any():
+            return np.zeros(len(kl)), np.zeros(len(kl))
+        weight = self.current_penalty_weight
+        with np.errstate(over="ignore"):
+            penalty = np.where(ready, weight * np.maximum(0.0, kl - self.threshold), 0.0)
+        bonus = np.where(ready, self.bonus_weight * np.maximum(0.0, 1.0 - kl / self.threshold), 0.0)
+        if not np.isfinite(penalty).all():
+            row = int(np.argmin(np.isfinite(penalty)))
+            raise ValueError(
+                f"kl_penalty_weight must give a finite penalty, got {weight!r} for a divergence "
+                f"of {float(kl[row])!r} nats"
+            )
+        if self.mode == "exploration":
+            # Subtracting from zero negates without making a negative zero.
+            return 0.0 - penalty, 0.0 - bonus
+        return penalty, bonus
+
     def end_episode(self, mean_kl: float, n_steps: int) -> float:
         """Let a controller adapt the penalty weight to an episode that has ended.
 
@@ -169,6 +204,57 @@ def scalar_reward(reward: object) -> float:
     if not math.isfinite(number):
         raise ValueError(f"reward must be a finite number, got {reward!r}")
     return number
+
+
+def rewards_of_rows(rewards: object, acts: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the rewards of a vector environment.
+
+    Args:
+        rewards: One real number a row, in an array of any library or a list.
+        acts: Rows that made a step; the others may hold anything and are 0.0 if not finite.
+
+    Returns:
+        A new array, finite.
+
+    Raises:
+        TypeError: If it is not one real number a row.
+        ValueError: If one of a row that made a step is NaN or infinite.
+    """
+    array = np.asarray(rewards)
+    if array.shape != acts.shape or array.dtype.kind not in "fiub":
+        raise TypeError(
+            f"rewards must be one real number a row ({len(acts)} here), got {array.dtype} of shape "
+            f"{array.shape}"
+        )
+    numbers = array.astype(np.float64)
+    wrong = np.flatnonzero(acts & ~np.isfinite(numbers))
+    if len(wrong) > 0:
+        row = int(wrong[0])
+        raise ValueError(
+            f"rewards must be finite numbers, got {float(numbers[row])!r} of sub-environment {row}"
+        )
+    return np.where(acts | np.isfinite(numbers), numbers, 0.0)
+
+
+def finite_sums(
+    base: NDArray[np.float64], bonus: NDArray[np.float64], penalty: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the shaped reward of each row, ``base + bonus - penalty``.
+
+    Raises:
+        ValueError: If one is not finite.
+    """
+    with np.errstate(over="ignore"):
+        shaped = base + bonus - penalty
+    wrong = np.flatnonzero(~np.isfinite(shaped))
+    if len(wrong) > 0:
+        row = int(wrong[0])
+        raise ValueError(
+            "kl_penalty_weight and kl_bonus_weight must give a finite shaped reward, got "
+            f"{float(shaped[row])!r} of reward {float(base[row])!r}, bonus {float(bonus[row])!r}, "
+            f"penalty {float(penalty[row])!r} in sub-environment {row}"
+        )
+    return shaped
 
 
 def _is_real_scalar(value: object) -> bool:

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import hashlib
-import json
 import math
 import os
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, SupportsFloat, TypeVar
 
 import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 
-from kl_proteus import _checks, detector
+from kl_proteus import detector
 from kl_proteus.controllers import KLCoefficientController
 from kl_proteus.detector import DriftDetector
 from kl_proteus.drift import JointKLDivergenceWrapper
-from kl_proteus.llm.export import FormatType, check_format_type, export
-from kl_proteus.llm.recording import jsonl
-from kl_proteus.llm.recording.episodes import EpisodeBuilder
+from kl_proteus.llm.export import FormatType
 from kl_proteus.llm.recording.recorder import EpisodeRecording
+from kl_proteus.llm.recording.trajectory import Mean, Trajectory
 from kl_proteus.llm.shaping import Mode, RewardShaping, scalar_reward
 from kl_proteus.llm.text.environment_text import EnvironmentText
+from kl_proteus.llm.training_data import TrainingData, binning_of
 from kl_proteus.snapshots import Snapshot
 from kl_proteus.spaces import Bins, Range
 from kl_proteus.tracking import Report, plain
@@ -38,12 +33,10 @@ ActType = TypeVar("ActType")
 REWARD_KEYS = ("base_reward", "kl_penalty", "kl_bonus", "shaped_reward")
 """What each step's info gains besides the keys of the drift."""
 
-# No finite float takes more characters. A step has seven, and an index fewer digits than 20.
-_LONGEST_NUMBERS = (-sys.float_info.max,) * 7
-_INDEX_DIGITS = 20
 
-
-class LLMTrainingWrapper(JointKLDivergenceWrapper[ObsType, ActType]):
+class LLMTrainingWrapper(
+    TrainingData[ObsType, ActType], JointKLDivergenceWrapper[ObsType, ActType]
+):
     """Shapes the reward by drift, and records episodes as fine-tuning data.
 
     With the joint divergence KL of `JointKLDivergenceWrapper`, once its windows are full::
@@ -191,10 +184,8 @@ class LLMTrainingWrapper(JointKLDivergenceWrapper[ObsType, ActType]):
             info_on_reset=info_on_reset,
             drift_detector=drift_detector,
         )
-        self._format_type = check_format_type(format_type)
+        self._set_export(format_type, gamma, min_margin)
         self._shaping = shaping
-        self._gamma = _checks.real_number("gamma", gamma, minimum=0.0, maximum=1.0)
-        self._min_margin = _checks.real_number("min_margin", min_margin, minimum=0.0)
         env_id = type(env.unwrapped).__name__ if env.spec is None else env.spec.id
         self._text = EnvironmentText(
             env_id,
@@ -207,17 +198,16 @@ class LLMTrainingWrapper(JointKLDivergenceWrapper[ObsType, ActType]):
             env=env,
         )
         # Last, because it touches the disk.
-        self._episode = EpisodeBuilder(env_id, self._text.system_prompt())
+        prompt = self._text.system_prompt()
         self._recording = EpisodeRecording(output_dir, env_id)
+        self._trajectory = Trajectory(self._recording, prompt)
         self._reward_keys = tuple(info_prefix + key for key in REWARD_KEYS)
         self._observation_text: str | Exception | None = None
-        self._records_episode = False
         self._fingerprint = ""
-        self._episode_kl = _Mean()
         self._num_episodes = 0
-        self._reward = _Mean()
-        self._shaped_reward = _Mean()
-        self._kl = _Mean()
+        self._reward = Mean()
+        self._shaped_reward = Mean()
+        self._kl = Mean()
 
     def step(self, action: ActType) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
         """Steps the environment, counts the pair, and shapes the reward.
@@ -248,13 +238,15 @@ class LLMTrainingWrapper(JointKLDivergenceWrapper[ObsType, ActType]):
         except BaseException:
             # Interrupted: who knows whether the environment has moved.
             self._tracker.forget()
-            self._abandon_episode()
+            self._trajectory.abandon()
             raise
         try:
             try:
                 base_reward = scalar_reward(reward)
-                if (terminated or truncated) and self._records_episode and seen is not None:
-                    self._reserve((seen, action_text, str(observation_key), str(action_key)))
+                if (terminated or truncated) and self._trajectory.records and seen is not None:
+                    texts = (seen, action_text, str(observation_key), str(action_key))
+                    size = self._trajectory.row_size(texts, self._binning())
+                    self._recording.reserve(size)
             # A reward is any object that turns into a float, and the disk may be full.
             except Exception:
                 # What was waiting must not meet the next action.
@@ -271,26 +263,17 @@ class LLMTrainingWrapper(JointKLDivergenceWrapper[ObsType, ActType]):
             if self._tracker.reported:
                 self._kl.add(kl)
             if ready:
-                self._episode_kl.add(kl)
-            if self._records_episode and seen is not None:
-                self._episode.append(
-                    seen,
-                    action_text,
-                    str(observation_key),
-                    str(action_key),
-                    base_reward,
-                    shaped_reward,
-                    penalty,
-                    bonus,
-                    kl,
-                    report[3],
-                    report[4],
+                self._trajectory.measure(kl)
+            if self._trajectory.records and seen is not None:
+                self._trajectory.append(
+                    (seen, action_text, str(observation_key), str(action_key)),
+                    (base_reward, shaped_reward, penalty, bonus, kl, report[3], report[4]),
                 )
             if terminated or truncated:
                 self._end_episode(bool(terminated), bool(truncated))
         except BaseException:
             # The step has happened, so the episode would lack it.
-            self._abandon_episode()
+            self._trajectory.abandon()
             raise
 
         info = self._with_report(info, report)
@@ -312,8 +295,7 @@ class LLMTrainingWrapper(JointKLDivergenceWrapper[ObsType, ActType]):
             `info_on_reset` asks for them.
         """
         observation, info = super().reset(seed=seed, options=options)
-        self._abandon_episode()
-        self._records_episode = True
+        self._trajectory.begin()
         if self._info_on_reset:
             info.update(dict.fromkeys(self._reward_keys, 0.0))
         return observation, info
@@ -332,43 +314,7 @@ class LLMTrainingWrapper(JointKLDivergenceWrapper[ObsType, ActType]):
         super().load_kl_state_dict(state)
         # The observation that waits now is that of the state.
         self._observation_text = None
-        self._abandon_episode()
-
-    def save_all_trajectories(self, name: str | os.PathLike[str] = "trajectories.jsonl") -> Path:
-        """Writes the completed episodes as training data in `format_type`.
-
-        They are all episodes of this environment in `output_dir`, those of earlier runs included.
-        The file replaces one of the same name as a whole or not at all.
-
-        Args:
-            name: File name; a relative one is meant under `output_dir`. Missing directories are
-                created.
-
-        Returns:
-            The path of the file.
-
-        Raises:
-            OSError: The file cannot be written.
-            TypeError: `name` is no path.
-            ValueError: `name` is no path of a file, or a file of the recording; or there is nothing
-                to write: no completed episode, or no preference.
-        """
-        path = self._recording.output_dir / _checks.path("name", name, "a file")
-        missing = [parent for parent in path.parents if not parent.exists()]
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            return export(
-                self._recording,
-                path,
-                self._format_type,
-                gamma=self._gamma,
-                min_margin=self._min_margin,
-            )
-        except BaseException:
-            for directory in missing:
-                with contextlib.suppress(OSError):
-                    directory.rmdir()
-            raise
+        self._trajectory.abandon()
 
     def get_training_statistics(self) -> dict[str, Any]:
         """What this wrapper has seen since it was made.
@@ -386,32 +332,6 @@ class LLMTrainingWrapper(JointKLDivergenceWrapper[ObsType, ActType]):
             "mean_kl": self._kl.value,
             "kl_penalty_weight": self._shaping.current_penalty_weight,
         }
-
-    @property
-    def env_id(self) -> str:
-        """What the environment is recorded as: its id; its class's name where it has no spec."""
-        return self._recording.env_id
-
-    @property
-    def system_prompt(self) -> str:
-        """What precedes every observation: the task, and how to answer."""
-        return self._text.system_prompt()
-
-    def observation_text(self, observation: ObsType) -> str:
-        """An observation as it is written into a prompt."""
-        return self._text.observation_text(observation)
-
-    def action_text(self, action: ActType) -> str:
-        """An action as it is written as an answer."""
-        return self._text.action_text(action)
-
-    def parse_action(self, text: str) -> ActType:
-        """The action that an answer means.
-
-        Raises:
-            ValueError: The text is no action; the message lists the legal answers.
-        """
-        return self._text.parse_action(text)
 
     def _observe(self, observation: ObsType) -> None:
         super()._observe(observation)
@@ -431,49 +351,17 @@ class LLMTrainingWrapper(JointKLDivergenceWrapper[ObsType, ActType]):
             self._observation_text = error
 
     def _binning(self) -> str:
-        """Fingerprint of the axes: steps of one observation key are alike only under one."""
-        if self._fingerprint:
-            return self._fingerprint
-        snapshot = self.snapshot("current")
-        snapshot.pop("counts")
-        text = json.dumps(snapshot, sort_keys=True)
-        self._fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
+        """Fingerprint of the axes."""
+        if not self._fingerprint:
+            self._fingerprint = binning_of(self.snapshot("current"))
         return self._fingerprint
-
-    def _reserve(self, texts: tuple[str, str, str, str]) -> None:
-        """Makes room for the episode before anything of its last step is counted.
-
-        Args:
-            texts: What is known of the step already: its texts and keys.
-        """
-        # The drift is known only after counting, so the copy ends in the longest numbers (and says
-        # False, which is longer than True).
-        longest = copy.deepcopy(self._episode)
-        longest.append(*texts, *_LONGEST_NUMBERS)
-        episode = longest.finish(terminated=False, truncated=False, binning=self._binning())
-        assert episode is not None  # it has a step
-        self._recording.reserve(len(jsonl.encode_row(episode.to_row())) + _INDEX_DIGITS)
-
-    def _abandon_episode(self) -> None:
-        self._recording.release()
-        self._episode.discard()
-        self._episode_kl = _Mean()
-        self._records_episode = False
 
     def _end_episode(self, terminated: bool, truncated: bool) -> None:
         """Records the episode, then lets a controller adapt to it."""
-        records, kl = self._records_episode, self._episode_kl
-        length = len(self._episode)
-        try:
-            if records and length > 0:
-                episode = self._episode.finish(
-                    terminated=terminated, truncated=truncated, binning=self._binning()
-                )
-                assert episode is not None  # it has a step
-                self._recording.append(episode)
-                self._num_episodes += 1
-        finally:
-            self._abandon_episode()
+        # Axes that no observation has decided yet have no fingerprint.
+        binning = self._binning() if self._trajectory.records else ""
+        recorded, kl, length = self._trajectory.end(terminated, truncated, binning)
+        self._num_episodes += recorded
         # Without a full window nothing was measured.
         if kl.count > 0:
             self._shaping.end_episode(kl.value, length)
@@ -487,15 +375,3 @@ def _finite_sum(base_reward: float, bonus: float, penalty: float) -> float:
             f"{shaped_reward!r} of reward {base_reward!r}, bonus {bonus!r}, penalty {penalty!r}"
         )
     return shaped_reward
-
-
-class _Mean:
-    """A running mean; 0.0 of nothing. Divided first, so that no sum overflows."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.value = 0.0
-
-    def add(self, value: float) -> None:
-        self.count += 1
-        self.value += value / self.count - self.value / self.count

@@ -300,14 +300,19 @@ impl VectorTracker {
     /// Args:
     ///     observations: Of all rows; None in place of one whose encoder failed.
     ///     mask: The rows to take it for; None for all of them.
-    #[pyo3(signature = (observations, mask=None))]
+    ///     ended: Rows that have ended and whose next action the environment ignores.
+    #[pyo3(signature = (observations, mask=None, ended=None))]
     fn observe(
         &self,
         observations: &Bound<'_, PyAny>,
         mask: Option<&Bound<'_, PyAny>>,
+        ended: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let mask = mask
             .map(|mask| arrays::flags("mask", mask, self.rows))
+            .transpose()?;
+        let ended = ended
+            .map(|ended| arrays::flags("ended", ended, self.rows))
             .transpose()?;
         let taken = self.take(observations);
         let among = |row: usize| mask.as_ref().is_none_or(|mask| mask[row]);
@@ -315,7 +320,11 @@ impl VectorTracker {
             Ok(taken) => self.with_next(observations.py(), &taken, |state, next| {
                 let mut scratch = Vec::new();
                 for row in (0..self.rows).filter(|&row| among(row)) {
-                    state.observe(row, next(row, &mut scratch));
+                    let next = match &ended {
+                        Some(ended) if ended[row] => Next::Ended,
+                        _ => next(row, &mut scratch),
+                    };
+                    state.observe(row, next);
                 }
             }),
             Err(error) => {
@@ -429,6 +438,13 @@ impl VectorTracker {
             (observation, state.chosen(row).map(|key| key.0))
         };
         (0..self.rows).map(waits).collect()
+    }
+
+    /// The rows that have ended and whose next action the environment ignores.
+    fn ended<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<bool>> {
+        let state = self.lock();
+        let ended = (0..self.rows).map(|row| state.ended(row)).collect();
+        PyArray1::from_vec(py, ended)
     }
 
     /// Current value, moments, counts and readiness by name, for each row or once for all.
