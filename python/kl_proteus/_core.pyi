@@ -383,6 +383,10 @@ class Layout:
         """
         A layout from its JSON.
         """
+    def histogram_bins(self, /, value: Any) -> bytes:
+        """
+        The bin of every scalar in the histogram of its axis.
+        """
     @staticmethod
     def integer(
         name: str,
@@ -560,6 +564,7 @@ class PairTracker:
         epsilon: Pseudocount of each occupied cell.
         history_size: Number of reported values for mean, std, min and max.
         min_window: Fewer pairs than this on a side report 0.0.
+        axis_histograms: Whether to keep the histogram of each axis; None keeps them for up to 64.
 
     Raises:
         TypeError: An argument is of another type.
@@ -578,6 +583,7 @@ class PairTracker:
         epsilon: Any | None = None,
         history_size: Any | None = None,
         min_window: Any | None = None,
+        axis_histograms: bool | None = None,
     ) -> PairTracker: ...
     def __reduce__(self, /) -> "tuple[Any, tuple[Any, ...]]": ...
     @classmethod
@@ -617,6 +623,25 @@ class PairTracker:
         Raises:
             ValueError: There is a detector already, it feeds on another tracker, or its reference
                 has other axes.
+        """
+    def axis_moves(self, /, most: SupportsIndex | None = None) -> "list[dict[str, Any]]":
+        """
+        How each axis differs between the two distributions, the largest excess first.
+
+        Args:
+            most: At most this many axes; None for all of them.
+
+        Returns:
+            A dict an axis with `axis` (its name), `kl` and `expected` (nats), `excess` (standard
+            deviations), `past` (earlier windows behind `expected`; 0 where independent pairs are
+            assumed), `shift` (of the mean, in units of the axis, or None), `grown` (the bin that has
+            grown most, as `low`, `high`, `before` and `now`, or None), `flow` and `fullest` (shares
+            of the newest pairs).
+        """
+    def axis_shares(self, /) -> list[tuple[str, float, float]]:
+        """
+        Name, flow share and share of the fullest bin of the newest pairs, an axis an entry; empty
+        where no histograms are kept.
         """
     def choose(self, /, action: Any) -> None:
         """
@@ -825,6 +850,7 @@ class VectorTracker:
         epsilon: See there.
         history_size: See there.
         min_window: See there.
+        axis_histograms: See there.
 
     Raises:
         TypeError: An argument is of another type.
@@ -849,6 +875,7 @@ class VectorTracker:
         epsilon: Any | None = None,
         history_size: Any | None = None,
         min_window: Any | None = None,
+        axis_histograms: bool | None = None,
     ) -> VectorTracker: ...
     def __reduce__(self, /) -> "tuple[Any, tuple[Any, ...]]": ...
     @classmethod
@@ -881,6 +908,11 @@ class VectorTracker:
             A fresh float64 array of one value a row for each number of a report (KL divergence, its
             mean and standard deviation over the history, its observation part and its policy part,
             in nats), and the rows that report; the others hold 0.0.
+        """
+    def axis_moves(self, /, most: SupportsIndex | None = None) -> "list[list[dict[str, Any]]]":
+        """
+        How each axis differs between the two distributions, as in `PairTracker.axis_moves`: a list
+        for each row, or one for all rows.
         """
     def choose(self, /, actions: Any) -> None:
         """

@@ -367,7 +367,7 @@ impl Axis {
 
 /// Maps `t >= 0` to `[0, 1]`; infinity to 1.
 #[inline]
-fn half_line(t: f64, scale: f64) -> f64 {
+pub(crate) fn half_line(t: f64, scale: f64) -> f64 {
     if t.is_infinite() {
         1.0
     } else {

@@ -1,6 +1,7 @@
 //! Two distributions of the pairs seen so far, and how they move by one pair.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,9 @@ pub struct Config {
     pub history_size: u64,
     /// Fewer pairs than this on a side report nothing.
     pub min_window: u64,
+    /// Whether the histogram of each axis is kept; `None` keeps them for up to 64 axes.
+    #[serde(default)]
+    pub axis_histograms: Option<bool>,
 }
 
 impl Default for Config {
@@ -40,12 +44,22 @@ impl Default for Config {
             epsilon: 0.5,
             history_size: 1000,
             min_window: 32,
+            axis_histograms: None,
         }
     }
 }
 
+/// Numbers of the pairs, from 0, in each distribution.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Windows {
+    /// Those of P.
+    pub(crate) current: Range<u64>,
+    /// Those of Q; `None` for a frozen reference.
+    pub(crate) previous: Option<Range<u64>>,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
+pub(crate) enum Mode {
     /// The last W pairs against the W before them.
     Adjacent { window: usize },
     /// The last W pairs against the W that end L pairs earlier.
@@ -111,20 +125,70 @@ impl Mode {
         }
     }
 
-    /// Where pair `j` (from 0) of `n` counts: in the current and in the previous distribution.
-    fn membership(self, j: u64, n: u64) -> (bool, bool) {
+    /// W; `None` where every pair counts.
+    pub(crate) fn window(self) -> Option<u64> {
+        match self {
+            Self::Adjacent { window }
+            | Self::Lagged { window, .. }
+            | Self::ReferenceWindow { window } => Some(window as u64),
+            Self::Newest | Self::ReferenceAll => None,
+        }
+    }
+
+    /// Whether every pair is in P.
+    pub(crate) fn counts_all(self) -> bool {
+        self.window().is_none()
+    }
+
+    /// Whether the two distributions differ by more than one pair.
+    pub(crate) fn compares_windows(self) -> bool {
+        self != Self::Newest
+    }
+
+    /// The pairs that must be remembered where the newest is told apart.
+    pub(crate) fn span_of_rows(self) -> u64 {
+        match self {
+            Self::Newest => 1,
+            _ => self.span() as u64,
+        }
+    }
+
+    /// Which of `n` pairs are in which distribution.
+    pub(crate) fn windows(self, n: u64) -> Windows {
+        let last = |end: u64, length: u64| end.saturating_sub(length)..end;
         match self {
             Self::Adjacent { window } => {
-                let window = window as u64;
-                let border = if n < 2 * window { n / 2 } else { n - window };
-                (j >= border, j < border)
+                let window = (window as u64).min(n - n / 2);
+                let current = last(n, window);
+                Windows {
+                    previous: Some(last(current.start, window)),
+                    current,
+                }
             }
-            Self::Lagged { window, lag } => {
-                let (window, lag) = (window as u64, lag as u64);
-                (j + window >= n, j + lag < n && j + lag + window >= n)
-            }
-            _ => (true, false),
+            Self::Lagged { window, lag } => Windows {
+                current: last(n, window as u64),
+                previous: Some(last(n.saturating_sub(lag as u64), window as u64)),
+            },
+            Self::Newest => Windows {
+                current: 0..n,
+                previous: Some(0..n.saturating_sub(1)),
+            },
+            Self::ReferenceWindow { window } => Windows {
+                current: last(n, window as u64),
+                previous: None,
+            },
+            Self::ReferenceAll => Windows {
+                current: 0..n,
+                previous: None,
+            },
         }
+    }
+
+    /// Whether pair `j` (from 0) of `n` is in the current and in the previous distribution.
+    fn membership(self, j: u64, n: u64) -> (bool, bool) {
+        let windows = self.windows(n);
+        let previous = windows.previous.is_some_and(|pairs| pairs.contains(&j));
+        (windows.current.contains(&j), previous)
     }
 }
 
@@ -276,6 +340,11 @@ impl Drift {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// What is compared with what.
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// The frozen previous distribution, if there is one.

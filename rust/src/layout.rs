@@ -5,6 +5,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::axis::{Axis, Binned, Unbinnable};
 use crate::error::{Error, Result};
+use crate::row::Row;
 
 /// The name of a cell: the digits in mixed radix where they fit 128 bits, the first axis most
 /// significant; else the xxh3 hash of the digits as little-endian u32. The same on every platform.
@@ -159,6 +160,9 @@ enum KeyKind {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layout {
     leaves: Vec<Leaf>,
+    width: usize,
+    /// Axes with a histogram.
+    row_width: usize,
     kind: KeyKind,
 }
 
@@ -184,7 +188,15 @@ impl Layout {
         } else {
             KeyKind::Hash
         };
-        Self { leaves, kind }
+        let width = leaves.iter().map(|leaf| leaf.axes.len()).sum();
+        let scalars = |leaf: &&Leaf| !leaf.is_content();
+        let row_width = leaves.iter().filter(scalars).map(|leaf| leaf.axes.len());
+        Self {
+            row_width: row_width.sum(),
+            leaves,
+            width,
+            kind,
+        }
     }
 
     /// The leaves in walk order.
@@ -196,7 +208,7 @@ impl Layout {
     /// Number of axes.
     #[must_use]
     pub fn width(&self) -> usize {
-        self.leaves.iter().map(|leaf| leaf.axes.len()).sum()
+        self.width
     }
 
     /// Every axis with the name of its scalar, in walk order.
@@ -213,6 +225,25 @@ impl Layout {
         Encoding {
             layout: self,
             scratch,
+            row: (),
+            key: 0,
+            flow: false,
+            leaf: 0,
+            offset: 0,
+        }
+    }
+
+    /// As [`Layout::encode`], and `row` gets the bin of each scalar in the histogram of its axis.
+    pub fn encode_row<'a>(
+        &'a self,
+        scratch: &'a mut Vec<u8>,
+        row: &'a mut Row,
+    ) -> Encoding<'a, Bins<'a>> {
+        scratch.clear();
+        Encoding {
+            layout: self,
+            scratch,
+            row: row.slots(self.row_width).iter_mut(),
             key: 0,
             flow: false,
             leaf: 0,
@@ -228,25 +259,49 @@ pub fn content_digits(hash: u128) -> [u32; 4] {
     [96, 64, 32, 0].map(|shift| (hash >> shift) as u32)
 }
 
+/// Where the histogram bins of the scalars go.
+pub type Bins<'a> = std::slice::IterMut<'a, u8>;
+
+/// What takes the histogram bin of each scalar, or none.
+pub trait TakeBin {
+    /// The bin of the next scalar.
+    fn take(&mut self, bin: impl FnOnce() -> u8);
+}
+
+impl TakeBin for () {
+    #[inline]
+    fn take(&mut self, _: impl FnOnce() -> u8) {}
+}
+
+impl TakeBin for Bins<'_> {
+    #[inline]
+    fn take(&mut self, bin: impl FnOnce() -> u8) {
+        if let Some(slot) = self.next() {
+            *slot = bin();
+        }
+    }
+}
+
 /// One value on its way to a key: give it each scalar in walk order.
 #[derive(Debug)]
-pub struct Encoding<'a> {
+pub struct Encoding<'a, R = ()> {
     layout: &'a Layout,
     scratch: &'a mut Vec<u8>,
+    row: R,
     key: u128,
     flow: bool,
     leaf: usize,
     offset: usize,
 }
 
-impl Encoding<'_> {
+impl<R: TakeBin> Encoding<'_, R> {
     /// The next scalar, a float.
     ///
     /// # Errors
     /// NaN, a fraction where the space holds integers, or one scalar too many.
     #[inline]
     pub fn real(&mut self, x: f64) -> Result<u32> {
-        self.scalar(|axis| axis.bin_real(x))
+        self.scalar(|axis| axis.bin_real(x), |axis| axis.histogram_bin_real(x))
     }
 
     /// The next scalar, an integer.
@@ -255,7 +310,10 @@ impl Encoding<'_> {
     /// A value outside a space of categories, or one scalar too many.
     #[inline]
     pub fn integer(&mut self, x: i128) -> Result<u32> {
-        self.scalar(|axis| axis.bin_integer(x))
+        self.scalar(
+            |axis| axis.bin_integer(x),
+            |axis| axis.histogram_bin_integer(x),
+        )
     }
 
     /// The next value, whose cell is the hash of its content.
@@ -305,6 +363,7 @@ impl Encoding<'_> {
     fn scalar(
         &mut self,
         bin: impl FnOnce(&Axis) -> std::result::Result<Binned, Unbinnable>,
+        histogram_bin: impl FnOnce(&Axis) -> u8,
     ) -> Result<u32> {
         self.open_leaf()?;
         let leaf = &self.layout.leaves[self.leaf];
@@ -316,6 +375,7 @@ impl Encoding<'_> {
             }
             KeyKind::Hash => self.scratch.extend_from_slice(&digit.to_le_bytes()),
         }
+        self.row.take(|| histogram_bin(axis));
         self.flow |= flow;
         self.offset += 1;
         Ok(digit)

@@ -6,12 +6,18 @@
 //!
 //! Dependencies point one way: `error <- axis <- layout`, `log_table <- cells <- drift`,
 //! `null_term <- floor <- cells`, `history <- drift`, `student <- expectation <- drift`,
-//! `student <- calibration <- snapshot`, both of [`detector`], `tracker` on top of these, and
-//! `vector` on top of that. Beside them, for language models:
+//! `student <- calibration <- snapshot`, both of [`detector`], `axis_histograms <- axis_windows <-
+//! axis_tracker` for each axis on its own, `tracker` on top of these, and `vector` on top of that.
+//! Beside them, for language models:
 //! `estimator <- reduction`, `estimator <- divergence`, `penalty`, and [`controller`].
 #![deny(missing_docs)]
 
 mod axis;
+mod axis_bins;
+mod axis_histograms;
+mod axis_moves;
+mod axis_tracker;
+mod axis_windows;
 mod calibration;
 mod cells;
 mod content;
@@ -25,11 +31,13 @@ mod estimator;
 mod expectation;
 mod floor;
 mod history;
+mod independent;
 mod layout;
 mod log_table;
 mod null_term;
 mod penalty;
 mod reduction;
+mod row;
 mod slots;
 mod snapshot;
 mod student;
@@ -40,6 +48,9 @@ mod vector;
 mod python;
 
 pub use axis::{Axis, Binned};
+pub use axis_histograms::AxisCounts;
+pub use axis_moves::{AxisMove, GrownBin};
+pub use axis_tracker::{AxisShares, MOST_AXES};
 pub use content::Content;
 pub use divergence::{Weights, divergence, smoothed_divergence};
 pub use drift::{Config, Drift, DriftState, Report, Which};
@@ -47,11 +58,12 @@ pub use error::{Error, Result};
 pub use estimator::Estimator;
 pub use expectation::{Expectation, log_divergence};
 pub use history::{History, HistoryState, Moments};
-pub use layout::{Encoding, Key, Layout, Leaf, content_digits};
+pub use layout::{Bins, Encoding, Key, Layout, Leaf, TakeBin, content_digits};
 pub use penalty::{Penalty, PenaltyKind};
 pub use reduction::{
     BatchTotal, Counts, Estimation, OnNonFinite, Reduction, SequenceTotal, Tokens, place,
 };
+pub use row::Row;
 pub use snapshot::{NamedAxis, Snapshot};
 pub use student::student_t_tail;
 pub use tracker::{Observed, PairTracker, Statistics};

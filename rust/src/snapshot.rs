@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::axis::Axis;
+use crate::axis_histograms::{AxisCounts, AxisHistograms, Bins, merge_counts};
 use crate::calibration::Calibration;
 use crate::error::{Error, Result};
 use crate::layout::{Key, Layout};
@@ -98,6 +99,9 @@ pub struct Snapshot {
     /// What a drift detector has learned of the divergence from these pairs, if one has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<Calibration>,
+    /// Counts of the histogram bins of each axis on its own, where they were kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub axis_histograms: Option<AxisCounts>,
 }
 
 impl Snapshot {
@@ -106,6 +110,7 @@ impl Snapshot {
         observation_axes: Vec<NamedAxis>,
         action_axes: Vec<NamedAxis>,
         counts: Counts,
+        axis_histograms: Option<AxisCounts>,
     ) -> Self {
         Self {
             format: FORMAT.into(),
@@ -115,7 +120,37 @@ impl Snapshot {
             action_axes,
             counts,
             calibration: None,
+            axis_histograms,
         }
+    }
+
+    /// Checks the histograms, and drops them where `counts` was edited to another number of pairs:
+    /// they are of other pairs then.
+    fn check_histograms(&mut self, pairs: u64) -> Result<()> {
+        let Some(histograms) = &self.axis_histograms else {
+            return Ok(());
+        };
+        let sum = |counts: &Vec<u64>| {
+            let mut counts = counts.iter();
+            counts.try_fold(0u64, |sum, &count| sum.checked_add(count))
+        };
+        let totals: Option<Vec<_>> = histograms.iter().map(sum).collect();
+        match totals.as_deref() {
+            Some([total, rest @ ..]) if *total != pairs && rest.iter().all(|x| x == total) => {
+                let total = *total;
+                AxisHistograms::from_counts(Bins::of(self.axes()), histograms, total)?;
+                self.axis_histograms = None;
+            }
+            _ => {
+                AxisHistograms::from_counts(Bins::of(self.axes()), histograms, pairs)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn axes(&self) -> impl Iterator<Item = &Axis> {
+        let named = self.observation_axes.iter().chain(&self.action_axes);
+        named.map(|named| &named.axis)
     }
 
     /// Number of pairs.
@@ -130,7 +165,7 @@ impl Snapshot {
     /// JSON that is no snapshot of a version this library knows.
     pub fn from_json(text: &str) -> Result<Self> {
         let wrong = |why: String| Error::malformed("the snapshot", why);
-        let snapshot: Self =
+        let mut snapshot: Self =
             serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
         if snapshot.format != FORMAT || snapshot.version != VERSION {
             return Err(wrong(format!(
@@ -163,6 +198,7 @@ impl Snapshot {
                 return Err(wrong("an observation has no action".into()));
             }
         }
+        snapshot.check_histograms(total)?;
         Ok(snapshot)
     }
 
@@ -182,8 +218,8 @@ impl Snapshot {
         Ok(format!("{:032x}", xxh3_128(self.to_json()?.as_bytes())))
     }
 
-    /// Adds the counts of `other`. A calibration holds only for the pairs it was learned from, so
-    /// none remains.
+    /// Adds the counts of `other`; histograms of the axes remain where both have them. A calibration
+    /// holds only for the pairs it was learned from, so none remains.
     ///
     /// # Errors
     /// The axes or encoders differ, or a count overflows; `self` is as it was then.
@@ -201,6 +237,10 @@ impl Snapshot {
             for (&action, &count) in actions {
                 *row.entry(action).or_default() += count;
             }
+        }
+        match (&mut self.axis_histograms, &other.axis_histograms) {
+            (Some(own), Some(others)) => merge_counts(own, others),
+            (own, _) => *own = None,
         }
         Ok(())
     }

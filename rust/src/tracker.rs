@@ -4,10 +4,15 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::axis_histograms::AxisCounts;
+use crate::axis_moves::AxisMove;
+use crate::axis_tracker::{AxisShares, AxisTracker, MOST_AXES};
+use crate::axis_windows::AxisWindowsState;
 use crate::detector::{Detector, Saved};
 use crate::drift::{Config, Drift, DriftState, Report, Which};
 use crate::error::{Error, Result};
 use crate::layout::{Key, Layout, Leaf};
+use crate::row::Row;
 use crate::snapshot::{Axes, Counts, NamedAxis, Snapshot, as_text, check_same_axes};
 
 const FORMAT: &str = "kl_proteus.tracker";
@@ -25,6 +30,9 @@ pub enum Observed {
         key: Key,
         /// Whether a digit is a flow bin.
         flow: bool,
+        /// The histogram bin of each axis, if histograms are kept.
+        #[serde(default, skip_serializing_if = "<[u8]>::is_empty")]
+        row: Row,
     },
     /// It has none. That is an error only for the step that would count it: nobody acts on the
     /// last observation of an episode.
@@ -77,6 +85,8 @@ pub(crate) struct State {
     action_axes: Vec<NamedAxis>,
     reference: Option<String>,
     drift: DriftState,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    axes: Option<AxisWindowsState>,
     observed: Option<Observed>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     detector: Option<Saved>,
@@ -90,8 +100,10 @@ pub struct PairTracker {
     action: Arc<Layout>,
     encoder: Option<String>,
     drift: Drift,
+    /// The histograms, if they are kept and the axes are known.
+    axes: Option<AxisTracker>,
     observed: Option<Observed>,
-    chosen: Option<(Key, bool)>,
+    chosen: Option<(Key, bool, Row)>,
     detector: Option<Box<Detector>>,
 }
 
@@ -108,17 +120,49 @@ impl PairTracker {
         config: Config,
         reference: Option<Arc<Snapshot>>,
     ) -> Result<Self> {
-        let tracker = Self {
+        let mut tracker = Self {
             observation,
             action,
             encoder,
             drift: Drift::new(config, reference)?,
+            axes: None,
             observed: None,
             chosen: None,
             detector: None,
         };
         tracker.check_references(tracker.observation.as_deref())?;
+        tracker.axes = tracker.fresh_axes(tracker.observation.as_deref())?;
         Ok(tracker)
+    }
+
+    /// Empty histograms, if any are to be kept.
+    fn fresh_axes(&self, observation: Option<&Layout>) -> Result<Option<AxisTracker>> {
+        let Some(observation) = observation else {
+            return Ok(None);
+        };
+        if !keeps_histograms(self.drift.config(), observation, &self.action) {
+            return Ok(None);
+        }
+        let reference = self.drift.reference();
+        AxisTracker::new(
+            observation,
+            &self.action,
+            self.drift.mode(),
+            self.drift.config().epsilon,
+            reference.map(|snapshot| (snapshot.axis_histograms.as_ref(), snapshot.pairs())),
+        )
+        .map(Some)
+    }
+
+    /// Checks the histogram bins of an observation that came from a file.
+    pub(crate) fn check_row(&self, observed: &Observed) -> Result<()> {
+        check_row(self.axes.as_ref(), observed)
+    }
+
+    /// Whether the histograms of the axes are kept, so that rows are needed.
+    #[must_use]
+    pub fn keeps_rows(&self) -> bool {
+        self.axes.is_some()
     }
 
     fn check_references(&self, observation: Option<&Layout>) -> Result<()> {
@@ -198,7 +242,7 @@ impl PairTracker {
     #[must_use]
     pub fn detector_reference(&self) -> Option<Snapshot> {
         let detector = self.detector.as_deref()?;
-        let mut snapshot = self.with_axes(detector.reference_counts()?);
+        let mut snapshot = self.with_axes(detector.reference_counts()?, None);
         snapshot.calibration = detector.calibration().copied();
         Some(snapshot)
     }
@@ -218,6 +262,7 @@ impl PairTracker {
             };
         }
         self.check_references(Some(&layout))?;
+        self.axes = self.fresh_axes(Some(&layout))?;
         self.observation = Some(layout);
         Ok(())
     }
@@ -263,15 +308,16 @@ impl PairTracker {
         self.chosen = None;
     }
 
-    /// Takes the action; the pair waits for [`PairTracker::count`].
-    pub fn choose(&mut self, action: Key, flow: bool) {
-        self.chosen = Some((action, flow));
+    /// Takes the action, with the histogram bin of each axis where histograms are kept; the pair
+    /// waits for [`PairTracker::count`].
+    pub fn choose(&mut self, action: Key, flow: bool, row: Row) {
+        self.chosen = Some((action, flow, row));
     }
 
     /// The action that waits to be counted.
     #[must_use]
     pub fn chosen(&self) -> Option<Key> {
-        self.chosen.map(|(key, _)| key)
+        self.chosen.as_ref().map(|&(key, ..)| key)
     }
 
     /// Counts the waiting pair, if there is one: an action on an observation that was never seen is
@@ -283,12 +329,13 @@ impl PairTracker {
         if let Some(detector) = &mut self.detector {
             detector.begin_step();
         }
-        if let (Some(Observed::Cell { key, flow }), Some((action, action_flow))) =
-            (&self.observed, self.chosen)
+        if let (Some(Observed::Cell { key, flow, row }), Some((action, action_flow, action_row))) =
+            (&self.observed, &self.chosen)
         {
-            let key = *key;
-            let (number, is_new) = self.drift.enter(key, action, *flow || action_flow)?;
+            let (key, action) = (*key, *action);
+            let (number, is_new) = self.drift.enter(key, action, *flow || *action_flow)?;
             self.drift.conclude();
+            remember(&mut self.axes, row, action_row);
             if let Some(detector) = &mut self.detector {
                 detector.update_numbered(number, is_new, (key, action))?;
             }
@@ -298,30 +345,33 @@ impl PairTracker {
         Ok(self.drift.report())
     }
 
-    /// Counts pairs that report one value together: observation, action, flow. Without any the
+    /// Counts pairs that report one value together: observation, action, flow, and the rows of
+    /// both. Without any the
     /// value is that of the newest pair.
     ///
     /// # Errors
     /// More cells than can be numbered; the pairs before are counted then.
-    pub(crate) fn count_all(
+    pub(crate) fn count_all<'a>(
         &mut self,
-        pairs: impl IntoIterator<Item = (Key, Key, bool)>,
+        pairs: impl IntoIterator<Item = (Key, Key, bool, &'a Row, &'a Row)>,
     ) -> Result<Report> {
         let before = self.drift.steps();
         if let Some(detector) = &mut self.detector {
             detector.begin_step();
         }
-        let counted = pairs
-            .into_iter()
-            .try_for_each(|(observation, action, flow)| {
-                let (number, is_new) = self.drift.enter(observation, action, flow)?;
-                match &mut self.detector {
-                    Some(detector) => {
-                        detector.update_numbered(number, is_new, (observation, action))
+        let counted =
+            pairs
+                .into_iter()
+                .try_for_each(|(observation, action, flow, row, action_row)| {
+                    let (number, is_new) = self.drift.enter(observation, action, flow)?;
+                    remember(&mut self.axes, row, action_row);
+                    match &mut self.detector {
+                        Some(detector) => {
+                            detector.update_numbered(number, is_new, (observation, action))
+                        }
+                        None => Ok(()),
                     }
-                    None => Ok(()),
-                }
-            });
+                });
         if self.drift.steps() != before {
             self.drift.conclude();
         }
@@ -339,7 +389,27 @@ impl PairTracker {
         if let Some(detector) = &mut self.detector {
             detector.unlink();
         }
+        self.axes = self.fresh_axes(self.observation.as_deref())?;
         Ok(())
+    }
+
+    /// How each axis differs between the two distributions, the largest excess first. Nothing where
+    /// there is no value to report, where all pairs are compared with all but the newest, or where
+    /// histograms are not kept on both sides.
+    pub fn axis_moves(&mut self) -> Vec<AxisMove> {
+        match &mut self.axes {
+            Some(axes) if self.drift.reported() => axes.moves(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Shares of the current pairs on each axis, in walk order; nothing where no histograms are
+    /// kept.
+    pub fn axis_shares(&mut self) -> Vec<AxisShares> {
+        self.axes
+            .as_mut()
+            .map(AxisTracker::shares)
+            .unwrap_or_default()
     }
 
     /// Everything there is to say about the current state.
@@ -368,10 +438,18 @@ impl PairTracker {
     /// One distribution with its axes.
     #[must_use]
     pub fn snapshot(&self, which: Which) -> Snapshot {
-        self.with_axes(self.drift.counts(which))
+        let histograms = match &self.axes {
+            Some(axes) => axes.counts(which == Which::Current),
+            None if which == Which::Previous => {
+                let reference = self.drift.reference();
+                reference.and_then(|snapshot| snapshot.axis_histograms.clone())
+            }
+            None => None,
+        };
+        self.with_axes(self.drift.counts(which), histograms)
     }
 
-    fn with_axes(&self, counts: Counts) -> Snapshot {
+    fn with_axes(&self, counts: Counts, histograms: Option<AxisCounts>) -> Snapshot {
         Snapshot::new(
             self.encoder.clone(),
             self.observation
@@ -380,6 +458,7 @@ impl PairTracker {
                 .unwrap_or_default(),
             NamedAxis::of(&self.action),
             counts,
+            histograms,
         )
     }
 
@@ -405,6 +484,7 @@ impl PairTracker {
                 .map(|snapshot| snapshot.fingerprint())
                 .transpose()?,
             drift: self.drift.state(),
+            axes: self.axes.as_ref().map(AxisTracker::state),
             observed: self.observed.clone(),
             detector: self.detector.as_ref().map(|own| own.saved()).transpose()?,
         })
@@ -473,7 +553,22 @@ impl PairTracker {
             (known, _) => known.clone(),
         };
         let detector = self.restored_detector(state.detector)?;
-        self.drift = Drift::restore(state.config, reference.cloned(), &state.drift)?;
+        let drift = Drift::restore(state.config, reference.cloned(), &state.drift)?;
+        let mut axes = self.fresh_axes(observation.as_deref())?;
+        match (&mut axes, &state.axes) {
+            (Some(axes), Some(saved)) => axes.restore(saved, drift.steps())?,
+            // Saved before there were histograms: none until the pairs are forgotten.
+            (Some(_), None) => axes = None,
+            (None, Some(_)) => {
+                return Err(wrong("histograms of the axes do not belong here".into()));
+            }
+            (None, None) => {}
+        }
+        if let Some(observed) = &state.observed {
+            check_row(axes.as_ref(), observed)?;
+        }
+        self.drift = drift;
+        self.axes = axes;
         self.detector = detector;
         self.observation = observation;
         self.observed = state.observed;
@@ -490,6 +585,33 @@ impl PairTracker {
             (Some(own), Some(saved)) => Ok(Some(Box::new(saved.restored(own)?))),
         }
     }
+}
+
+/// Checks the histogram bins of an observation that came from a file.
+fn check_row(axes: Option<&AxisTracker>, observed: &Observed) -> Result<()> {
+    match (axes, observed) {
+        (Some(axes), Observed::Cell { row, .. }) if !axes.holds_observation(row) => {
+            let why = "the bins of a waiting observation are not those of its axes";
+            Err(Error::malformed("the state", why))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Remembers the rows of a pair that has been counted.
+fn remember(axes: &mut Option<AxisTracker>, observation: &Row, action: &Row) {
+    match axes {
+        Some(known) if known.fit(observation, action) => known.push(observation, action),
+        // A pair without rows leaves a hole that no histogram may hide.
+        axes => *axes = None,
+    }
+}
+
+/// Whether histograms are kept of these axes.
+fn keeps_histograms(config: &Config, observation: &Layout, action: &Layout) -> bool {
+    config
+        .axis_histograms
+        .unwrap_or(observation.width() + action.width() <= MOST_AXES)
 }
 
 fn encoded_layout(axes: Vec<NamedAxis>) -> Result<Layout> {

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::axis_moves::AxisMove;
 use crate::drift::{Config, Drift, LONGEST, Report, Which};
 use crate::error::{Error, Result};
 use crate::layout::{Key, Layout};
+use crate::row::Row;
 use crate::snapshot::Snapshot;
 use crate::tracker::{Observed, PairTracker, State, Statistics};
 
@@ -49,7 +51,7 @@ enum Rows {
 struct Pool {
     tracker: PairTracker,
     observed: Vec<Option<Observed>>,
-    chosen: Vec<Option<(Key, bool)>>,
+    chosen: Vec<Option<(Key, bool, Row)>>,
 }
 
 impl Pool {
@@ -57,8 +59,8 @@ impl Pool {
     fn count(&mut self) -> Result<Report> {
         let pairs = self.observed.iter().zip(&self.chosen);
         let report = self.tracker.count_all(pairs.filter_map(|pair| match pair {
-            (Some(Observed::Cell { key, flow }), Some((action, action_flow))) => {
-                Some((*key, *action, *flow || *action_flow))
+            (Some(Observed::Cell { key, flow, row }), Some((action, action_flow, action_row))) => {
+                Some((*key, *action, *flow || *action_flow, row, action_row))
             }
             _ => None,
         }))?;
@@ -182,6 +184,18 @@ impl VectorTracker {
             .try_for_each(|tracker| tracker.define_observation(layout.clone()))
     }
 
+    /// Whether histograms of the axes are kept, so that rows of bins are needed.
+    #[must_use]
+    pub fn keeps_rows(&self) -> bool {
+        self.trackers().iter().any(PairTracker::keeps_rows)
+    }
+
+    /// As [`PairTracker::axis_moves`], for each row or once for all of them.
+    pub fn axis_moves(&mut self) -> Vec<Vec<AxisMove>> {
+        let trackers = self.trackers_mut().iter_mut();
+        trackers.map(PairTracker::axis_moves).collect()
+    }
+
     /// The axes of the observation, if they are decided.
     #[must_use]
     pub fn observation(&self) -> Option<&Arc<Layout>> {
@@ -208,7 +222,7 @@ impl VectorTracker {
     pub fn chosen(&self, row: usize) -> Option<Key> {
         match &self.rows {
             Rows::Each(trackers) => trackers[row].chosen(),
-            Rows::Pooled(pool) => pool.chosen[row].map(|(key, _)| key),
+            Rows::Pooled(pool) => pool.chosen[row].as_ref().map(|&(key, ..)| key),
         }
     }
 
@@ -219,12 +233,12 @@ impl VectorTracker {
     }
 
     /// Takes the actions of the rows whose pairs wait for [`VectorTracker::advance`].
-    pub fn choose(&mut self, actions: impl IntoIterator<Item = (usize, Key, bool)>) {
+    pub fn choose(&mut self, actions: impl IntoIterator<Item = (usize, Key, bool, Row)>) {
         self.forget_actions();
-        for (row, key, flow) in actions {
+        for (row, key, flow, bins) in actions {
             match &mut self.rows {
-                Rows::Each(trackers) => trackers[row].choose(key, flow),
-                Rows::Pooled(pool) => pool.chosen[row] = Some((key, flow)),
+                Rows::Each(trackers) => trackers[row].choose(key, flow, bins),
+                Rows::Pooled(pool) => pool.chosen[row] = Some((key, flow, bins)),
             }
         }
     }
@@ -414,6 +428,10 @@ impl VectorTracker {
             loaded.define_observation(&layout)?;
         }
         if let Rows::Pooled(pool) = &mut loaded.rows {
+            let waiting = state.observed.iter().flatten();
+            waiting
+                .clone()
+                .try_for_each(|observed| pool.tracker.check_row(observed))?;
             pool.observed = state.observed;
             pool.chosen.fill(None);
         }

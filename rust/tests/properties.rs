@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kl_proteus::{Axis, Config, Drift, Key, Layout, Leaf, Observed, PairTracker, Snapshot, Which};
+use kl_proteus::{
+    Axis, Config, Drift, Key, Layout, Leaf, Observed, PairTracker, Row, Snapshot, Which,
+};
 use proptest::prelude::*;
 
 type Pair = (u128, u128);
@@ -26,13 +28,19 @@ fn tracker(config: &Config, reference: Option<Arc<Snapshot>>) -> PairTracker {
     .expect("a tracker")
 }
 
+/// A category is its own bin; it has fewer than 64.
+fn bin(category: u128) -> u8 {
+    u8::try_from(category).expect("small")
+}
+
 fn feed(tracker: &mut PairTracker, pairs: &[Pair]) {
     for &(observation, action) in pairs {
         tracker.observe(Observed::Cell {
             key: Key(observation),
             flow: false,
+            row: Row::from(&[bin(observation)][..]),
         });
-        tracker.choose(Key(action), false);
+        tracker.choose(Key(action), false, Row::from(&[bin(action)][..]));
         tracker.count().expect("a report");
     }
 }
@@ -91,6 +99,7 @@ fn configs() -> impl Strategy<Value = (Config, bool)> {
                 epsilon,
                 history_size: 7,
                 min_window: 2,
+                axis_histograms: None,
             };
             (config, with_reference)
         },

@@ -543,7 +543,7 @@ impl Detector {
     #[must_use]
     pub fn reference(&self) -> Option<Snapshot> {
         let counts = self.reference_counts()?;
-        let mut snapshot = Snapshot::new(None, Vec::new(), Vec::new(), counts);
+        let mut snapshot = Snapshot::new(None, Vec::new(), Vec::new(), counts, None);
         snapshot.calibration = self.calibration;
         Some(snapshot)
     }

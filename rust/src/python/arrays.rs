@@ -17,7 +17,7 @@ use pyo3::sync::critical_section::with_critical_section;
 use pyo3::types::{PyFloat, PyInt, PyList};
 
 use crate::error::Result;
-use crate::layout::{Encoding, Leaf};
+use crate::layout::{Encoding, Leaf, TakeBin};
 
 /// What takes the scalars of a value, in C order. It never calls Python.
 pub(super) trait Sink {
@@ -27,7 +27,7 @@ pub(super) trait Sink {
     fn content(&mut self, hash: u128) -> Result<()>;
 }
 
-impl Sink for Encoding<'_> {
+impl<R: TakeBin> Sink for Encoding<'_, R> {
     #[inline]
     fn real(&mut self, x: f64) -> Result<()> {
         Encoding::real(self, x).map(drop)

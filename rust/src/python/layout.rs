@@ -12,6 +12,7 @@ use super::content;
 use crate::axis::Axis;
 use crate::error::{Error, Result};
 use crate::layout::{self as core, Encoding, Key, Leaf, content_digits};
+use crate::row::Row;
 use crate::tracker::ENCODED_LEAF;
 
 /// The nesting of a space. Leaves are numbered in walk order.
@@ -170,6 +171,18 @@ impl Layout {
                 .filter(|leaf| !leaf.is_content()),
             _ => None,
         }
+    }
+
+    /// As `encode`, and `row` gets the histogram bin of each axis.
+    pub(super) fn encode_row(
+        &self,
+        value: &Bound<'_, PyAny>,
+        row: &mut Row,
+    ) -> PyResult<(Key, bool)> {
+        let mut scratch = Vec::new();
+        let mut encoding = self.core.encode_row(&mut scratch, row);
+        self.sink_into(value, &mut encoding)?;
+        Ok(encoding.finish()?)
     }
 
     /// A layout around core axes that have a single leaf.
@@ -367,6 +380,13 @@ impl Layout {
         self.sink_into(value, &mut digits)?;
         digits.encoding.finish()?;
         Ok(digits.digits)
+    }
+
+    /// The bin of every scalar in the histogram of its axis.
+    fn histogram_bins(&self, value: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+        let mut row = Row::new();
+        self.encode_row(value, &mut row)?;
+        Ok(row.to_vec())
     }
 
     /// The 128-bit key of the cell of a value.

@@ -1,20 +1,23 @@
 //! The tracker of pairs that the environment wrappers step.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyType};
+use pyo3::types::{PyDict, PyList, PyType};
 
 use super::arguments::{number, whole};
 use super::detector::{self, DriftDetector};
 use super::layout::Layout;
+use crate::axis_moves::AxisMove;
 use crate::detector::Detector;
 use crate::drift::LONGEST;
 use crate::drift::{Config, Report, Which};
 use crate::error::Error;
 use crate::history::MOST_VALUES;
 use crate::layout::Key;
+use crate::row::Row;
 use crate::snapshot::Snapshot;
 use crate::tracker::{self as core, Observed, Statistics};
 
@@ -36,6 +39,7 @@ fn numbers(report: &Report) -> Numbers {
 ///     epsilon: Pseudocount of each occupied cell.
 ///     history_size: Number of reported values for mean, std, min and max.
 ///     min_window: Fewer pairs than this on a side report 0.0.
+///     axis_histograms: Whether to keep the histogram of each axis; None keeps them for up to 64.
 ///
 /// Raises:
 ///     TypeError: An argument is of another type.
@@ -46,6 +50,8 @@ pub(crate) struct PairTracker {
     observation: OnceLock<Layout>,
     action: Layout,
     reference: Option<String>,
+    /// Whether histograms are kept; read without the lock while Python values are walked.
+    rows: AtomicBool,
     state: Mutex<core::PairTracker>,
 }
 
@@ -55,20 +61,39 @@ impl PairTracker {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn encode(
+        &self,
+        layout: &Layout,
+        value: &Bound<'_, PyAny>,
+        row: &mut Row,
+    ) -> PyResult<(Key, bool)> {
+        if self.rows.load(Ordering::Relaxed) {
+            layout.encode_row(value, row)
+        } else {
+            layout.encode(value)
+        }
+    }
+
     fn encoded(&self, observation: &Bound<'_, PyAny>) -> PyResult<Observed> {
         let Some(layout) = self.observation.get() else {
             return Err(PyValueError::new_err(
                 "the observation axes are not defined yet; call define_observation first",
             ));
         };
-        observed(observation.py(), layout.encode(observation))
+        let mut row = Row::new();
+        let encoded = self.encode(layout, observation, &mut row);
+        observed(observation.py(), encoded, row)
     }
 }
 
 /// What an encoded observation is; a fault of its value waits for the step that would count it.
-pub(super) fn observed(py: Python<'_>, encoded: PyResult<(Key, bool)>) -> PyResult<Observed> {
+pub(super) fn observed(
+    py: Python<'_>,
+    encoded: PyResult<(Key, bool)>,
+    row: Row,
+) -> PyResult<Observed> {
     match encoded {
-        Ok((key, flow)) => Ok(Observed::Cell { key, flow }),
+        Ok((key, flow)) => Ok(Observed::Cell { key, flow, row }),
         Err(error) => {
             let wrong_type = error.is_instance_of::<PyTypeError>(py);
             if wrong_type || error.is_instance_of::<PyValueError>(py) {
@@ -100,6 +125,7 @@ pub(super) fn config(
     epsilon: Option<&Bound<'_, PyAny>>,
     history_size: Option<&Bound<'_, PyAny>>,
     min_window: Option<&Bound<'_, PyAny>>,
+    axis_histograms: Option<bool>,
 ) -> PyResult<Config> {
     let defaults = Config::default();
     let length = format!("None or an integer from 1 to {LONGEST}");
@@ -117,6 +143,7 @@ pub(super) fn config(
         min_window: min_window.map_or(Ok(defaults.min_window), |value| {
             whole("min_window", pairs, value)
         })?,
+        axis_histograms,
     })
 }
 
@@ -141,6 +168,7 @@ pub(super) fn keywords<'py>(
     arguments.set_item("epsilon", config.epsilon)?;
     arguments.set_item("history_size", config.history_size)?;
     arguments.set_item("min_window", config.min_window)?;
+    arguments.set_item("axis_histograms", config.axis_histograms)?;
     Ok(arguments)
 }
 
@@ -165,6 +193,40 @@ pub(super) fn by_name<'py>(
     Ok(dict)
 }
 
+/// A dict for each of the first axes.
+pub(super) fn axis_moves<'py>(
+    py: Python<'py>,
+    moves: &[AxisMove],
+    most: Option<usize>,
+) -> PyResult<Bound<'py, PyList>> {
+    let first = moves.iter().take(most.unwrap_or(usize::MAX));
+    let dicts = first.map(|moved| axis_move(py, moved));
+    PyList::new(py, dicts.collect::<PyResult<Vec<_>>>()?)
+}
+
+/// The dict of one axis.
+pub(super) fn axis_move<'py>(py: Python<'py>, moved: &AxisMove) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("axis", &moved.axis)?;
+    dict.set_item("kl", moved.kl)?;
+    dict.set_item("expected", moved.expected)?;
+    dict.set_item("excess", moved.excess)?;
+    dict.set_item("past", moved.past)?;
+    dict.set_item("shift", moved.shift)?;
+    let grown = moved.grown.as_ref().map(|bin| {
+        let dict = PyDict::new(py);
+        dict.set_item("low", bin.low)?;
+        dict.set_item("high", bin.high)?;
+        dict.set_item("before", bin.before)?;
+        dict.set_item("now", bin.now)?;
+        PyResult::Ok(dict)
+    });
+    dict.set_item("grown", grown.transpose()?)?;
+    dict.set_item("flow", moved.flow)?;
+    dict.set_item("fullest", moved.fullest)?;
+    Ok(dict)
+}
+
 /// The error of a snapshot, with the argument that brought it.
 fn named(error: Error) -> PyErr {
     PyValueError::new_err(format!("reference: {error}"))
@@ -185,7 +247,7 @@ impl PairTracker {
     #[new]
     #[pyo3(signature = (
         observation, action, *, window=None, lag=None, reference=None, encoder=None, epsilon=None,
-        history_size=None, min_window=None
+        history_size=None, min_window=None, axis_histograms=None
     ))]
     fn new(
         observation: Option<PyRef<'_, Layout>>,
@@ -197,8 +259,16 @@ impl PairTracker {
         epsilon: Option<&Bound<'_, PyAny>>,
         history_size: Option<&Bound<'_, PyAny>>,
         min_window: Option<&Bound<'_, PyAny>>,
+        axis_histograms: Option<bool>,
     ) -> PyResult<Self> {
-        let config = config(window, lag, epsilon, history_size, min_window)?;
+        let config = config(
+            window,
+            lag,
+            epsilon,
+            history_size,
+            min_window,
+            axis_histograms,
+        )?;
         let snapshot = frozen(reference.as_deref())?;
         let observation = observation.map(|layout| layout.clone());
         let state = core::PairTracker::new(
@@ -217,13 +287,16 @@ impl PairTracker {
             observation: known,
             action: action.clone(),
             reference,
+            rows: AtomicBool::new(state.keeps_rows()),
             state: Mutex::new(state),
         })
     }
 
     /// Sets the axes that an encoder's first result decides.
     fn define_observation(&self, layout: PyRef<'_, Layout>) -> PyResult<()> {
-        self.lock().define_observation(layout.core.clone())?;
+        let mut state = self.lock();
+        state.define_observation(layout.core.clone())?;
+        self.rows.store(state.keeps_rows(), Ordering::Relaxed);
         drop(self.observation.set(layout.clone()));
         Ok(())
     }
@@ -259,7 +332,8 @@ impl PairTracker {
     ///     ValueError: One of them has a NaN, a wrong shape or a value outside its space.
     fn choose(&self, action: &Bound<'_, PyAny>) -> PyResult<()> {
         // Encoded before the lock is taken, because it may run Python code.
-        let encoded = self.action.encode(action);
+        let mut row = Row::new();
+        let encoded = self.encode(&self.action, action, &mut row);
         let mut state = self.lock();
         match state.observed() {
             None => return Ok(()),
@@ -272,7 +346,7 @@ impl PairTracker {
             Some(Observed::Cell { .. }) => {}
         }
         let (key, flow) = encoded?;
-        state.choose(key, flow);
+        state.choose(key, flow, row);
         Ok(())
     }
 
@@ -312,11 +386,12 @@ impl PairTracker {
                 "the observation axes are not defined yet; call define_observation first",
             ));
         };
-        let (key, flow) = layout.encode(observation)?;
-        let (action, action_flow) = self.action.encode(action)?;
+        let (mut row, mut action_row) = (Row::new(), Row::new());
+        let (key, flow) = self.encode(layout, observation, &mut row)?;
+        let (action, action_flow) = self.encode(&self.action, action, &mut action_row)?;
         let mut state = self.lock();
-        state.observe(Observed::Cell { key, flow });
-        state.choose(action, action_flow);
+        state.observe(Observed::Cell { key, flow, row });
+        state.choose(action, action_flow, action_row);
         Ok(numbers(&state.count()?))
     }
 
@@ -374,9 +449,43 @@ impl PairTracker {
         self.lock().drift().history().values().collect()
     }
 
+    /// How each axis differs between the two distributions, the largest excess first.
+    ///
+    /// Args:
+    ///     most: At most this many axes; None for all of them.
+    ///
+    /// Returns:
+    ///     A dict an axis with `axis` (its name), `kl` and `expected` (nats), `excess` (standard
+    ///     deviations), `past` (earlier windows behind `expected`; 0 where independent pairs are
+    ///     assumed), `shift` (of the mean, in units of the axis, or None), `grown` (the bin that has
+    ///     grown most, as `low`, `high`, `before` and `now`, or None), `flow` and `fullest` (shares
+    ///     of the newest pairs).
+    #[pyo3(signature = (most=None) -> "list[dict[str, Any]]")]
+    fn axis_moves<'py>(
+        &self,
+        py: Python<'py>,
+        most: Option<usize>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let moves = self.lock().axis_moves();
+        axis_moves(py, &moves, most)
+    }
+
+    /// Name, flow share and share of the fullest bin of the newest pairs, an axis an entry; empty
+    /// where no histograms are kept.
+    fn axis_shares(&self) -> Vec<(String, f64, f64)> {
+        let shares = self.lock().axis_shares();
+        let shares = shares.into_iter();
+        shares
+            .map(|share| (share.axis, share.flow, share.fullest))
+            .collect()
+    }
+
     /// Forgets pairs and values; keeps the reference and a waiting observation.
     fn reset(&self) -> PyResult<()> {
-        Ok(self.lock().reset()?)
+        let mut state = self.lock();
+        state.reset()?;
+        self.rows.store(state.keeps_rows(), Ordering::Relaxed);
+        Ok(())
     }
 
     /// One distribution as a snapshot in JSON.
@@ -398,6 +507,7 @@ impl PairTracker {
     fn load_state_json(&self, text: &str) -> PyResult<()> {
         let mut state = self.lock();
         state.load_state_json(text)?;
+        self.rows.store(state.keeps_rows(), Ordering::Relaxed);
         if self.observation.get().is_none()
             && let Some(core) = state.observation()
         {

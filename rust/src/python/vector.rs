@@ -1,5 +1,6 @@
 //! The tracker of the rows that the vector environment wrappers step.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use numpy::PyArray1;
@@ -9,13 +10,16 @@ use pyo3::types::{PyDict, PyList, PyType};
 
 use super::arrays::{self, Batch};
 use super::layout::Layout;
-use super::tracker::{by_name, config, frozen, keywords, observed, refusal, which};
+use super::tracker::{axis_moves, by_name, config, frozen, keywords, observed, refusal, which};
 use crate::drift::Report;
 use crate::error;
 use crate::layout::Key;
+use crate::row::Row;
 use crate::tracker::Observed;
 use crate::vector::{self as core, Next};
 
+/// Row, key, flow, and the histogram bin of each axis.
+type Chosen = (usize, Key, bool, Row);
 type Columns<'py> = Vec<Bound<'py, PyArray1<f64>>>;
 
 /// Counts the (observation, action) pairs of the rows of a batch: each row as a `PairTracker` of its
@@ -37,6 +41,7 @@ type Columns<'py> = Vec<Bound<'py, PyArray1<f64>>>;
 ///     epsilon: See there.
 ///     history_size: See there.
 ///     min_window: See there.
+///     axis_histograms: See there.
 ///
 /// Raises:
 ///     TypeError: An argument is of another type.
@@ -48,6 +53,8 @@ pub(crate) struct VectorTracker {
     action: Layout,
     reference: Option<String>,
     rows: usize,
+    /// Whether histograms of the axes are kept; read without the lock.
+    keeps_rows: AtomicBool,
     state: Mutex<core::VectorTracker>,
 }
 
@@ -61,6 +68,19 @@ impl VectorTracker {
     fn lock(&self) -> MutexGuard<'_, core::VectorTracker> {
         // A poisoned lock means a panic elsewhere; the counts behind it are whole numbers still.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn encode(
+        &self,
+        layout: &Layout,
+        value: &Bound<'_, PyAny>,
+        row: &mut Row,
+    ) -> PyResult<(Key, bool)> {
+        if self.keeps_rows.load(Ordering::Relaxed) {
+            layout.encode_row(value, row)
+        } else {
+            layout.encode(value)
+        }
     }
 
     /// What the rows are to observe. Faults of a value wait for the step that would count it.
@@ -81,7 +101,9 @@ impl VectorTracker {
                     return Ok(Next::Nothing); // its encoder failed
                 }
                 let layout = self.observation.get().ok_or_else(undefined)?;
-                Ok(Next::Observed(observed(py, layout.encode(&value))?))
+                let mut row = Row::new();
+                let encoded = self.encode(layout, &value, &mut row);
+                Ok(Next::Observed(observed(py, encoded, row)?))
             };
             return Ok(Taken::Rows(list.iter().map(next).collect::<PyResult<_>>()?));
         }
@@ -90,7 +112,7 @@ impl VectorTracker {
         match Batch::new(observations, self.rows, leaf) {
             Ok(batch) => Ok(Taken::Batch(batch)),
             Err(error) => {
-                let refused = observed(py, Err(error))?;
+                let refused = observed(py, Err(error), Row::new())?;
                 Ok(Taken::Rows(vec![Next::Observed(refused); self.rows]))
             }
         }
@@ -114,11 +136,24 @@ impl VectorTracker {
             (Taken::Batch(batch), Some(layout)) => {
                 let (view, core) = (batch.view(), &layout.core);
                 py.detach(|| {
+                    let keeps_rows = self.keeps_rows.load(Ordering::Relaxed);
                     work(&mut self.lock(), &|row, scratch| {
-                        let mut encoding = core.encode(scratch);
-                        let read = view.read(row, &mut encoding);
-                        match read.and_then(|()| encoding.finish()) {
-                            Ok((key, flow)) => Next::Observed(Observed::Cell { key, flow }),
+                        let mut bins = Row::new();
+                        let encoded = if keeps_rows {
+                            let mut encoding = core.encode_row(scratch, &mut bins);
+                            let read = view.read(row, &mut encoding);
+                            read.and_then(|()| encoding.finish())
+                        } else {
+                            let mut encoding = core.encode(scratch);
+                            let read = view.read(row, &mut encoding);
+                            read.and_then(|()| encoding.finish())
+                        };
+                        match encoded {
+                            Ok((key, flow)) => Next::Observed(Observed::Cell {
+                                key,
+                                flow,
+                                row: bins,
+                            }),
                             Err(error) => Next::Observed(Observed::Refused {
                                 message: error.to_string(),
                                 wrong_type: false,
@@ -133,35 +168,39 @@ impl VectorTracker {
     }
 
     /// The keys of the actions of the rows that wait for one; the error is that of the first row.
-    fn encode_actions(
-        &self,
-        actions: &Bound<'_, PyAny>,
-        waits: &[bool],
-    ) -> PyResult<Vec<(usize, Key, bool)>> {
+    fn encode_actions(&self, actions: &Bound<'_, PyAny>, waits: &[bool]) -> PyResult<Vec<Chosen>> {
         let mut chosen = Vec::with_capacity(self.rows);
         if let Ok(list) = actions.cast::<PyList>() {
             if list.len() != self.rows {
                 return Err(self.wrong_length("actions", list.len()));
             }
             for (row, (value, _)) in list.iter().zip(waits).enumerate().filter(|x| *x.1.1) {
-                let encoded = self.action.encode(&value);
+                let mut bins = Row::new();
+                let encoded = self.encode(&self.action, &value, &mut bins);
                 let (key, flow) = encoded.map_err(|error| at_row(actions.py(), row, error))?;
-                chosen.push((row, key, flow));
+                chosen.push((row, key, flow, bins));
             }
             return Ok(chosen);
         }
         let leaf = only_leaf(&self.action, "actions")?;
         let batch = Batch::new(actions, self.rows, leaf)?;
         let (view, core) = (batch.view(), &self.action.core);
+        let keeps_rows = self.keeps_rows.load(Ordering::Relaxed);
         let read = actions.py().detach(|| {
             let mut scratch = Vec::new();
             for row in (0..self.rows).filter(|&row| waits[row]) {
-                let mut encoding = core.encode(&mut scratch);
-                let read = view.read(row, &mut encoding);
-                let (key, flow) = read
-                    .and_then(|()| encoding.finish())
-                    .map_err(|error| (row, error))?;
-                chosen.push((row, key, flow));
+                let mut bins = Row::new();
+                let encoded = if keeps_rows {
+                    let mut encoding = core.encode_row(&mut scratch, &mut bins);
+                    let read = view.read(row, &mut encoding);
+                    read.and_then(|()| encoding.finish())
+                } else {
+                    let mut encoding = core.encode(&mut scratch);
+                    let read = view.read(row, &mut encoding);
+                    read.and_then(|()| encoding.finish())
+                };
+                let (key, flow) = encoded.map_err(|error| (row, error))?;
+                chosen.push((row, key, flow, bins));
             }
             Ok::<_, (usize, error::Error)>(chosen)
         });
@@ -181,7 +220,7 @@ fn only_leaf<'a>(layout: &'a Layout, name: &str) -> PyResult<&'a crate::layout::
 
 /// A refusal that says which row it is about; other errors as they are.
 fn at_row(py: Python<'_>, row: usize, error: PyErr) -> PyErr {
-    match observed(py, Err(error)) {
+    match observed(py, Err(error), Row::new()) {
         Ok(Observed::Refused {
             message,
             wrong_type,
@@ -212,7 +251,7 @@ impl VectorTracker {
     #[new]
     #[pyo3(signature = (
         observation, action, rows, *, pooled=false, window=None, lag=None, reference=None,
-        encoder=None, epsilon=None, history_size=None, min_window=None
+        encoder=None, epsilon=None, history_size=None, min_window=None, axis_histograms=None
     ))]
     fn new(
         observation: Option<PyRef<'_, Layout>>,
@@ -226,8 +265,16 @@ impl VectorTracker {
         epsilon: Option<&Bound<'_, PyAny>>,
         history_size: Option<&Bound<'_, PyAny>>,
         min_window: Option<&Bound<'_, PyAny>>,
+        axis_histograms: Option<bool>,
     ) -> PyResult<Self> {
-        let config = config(window, lag, epsilon, history_size, min_window)?;
+        let config = config(
+            window,
+            lag,
+            epsilon,
+            history_size,
+            min_window,
+            axis_histograms,
+        )?;
         let observation = observation.map(|layout| layout.clone());
         let state = core::VectorTracker::new(
             rows,
@@ -248,6 +295,7 @@ impl VectorTracker {
             action: action.clone(),
             reference,
             rows,
+            keeps_rows: AtomicBool::new(state.keeps_rows()),
             state: Mutex::new(state),
         })
     }
@@ -278,7 +326,9 @@ impl VectorTracker {
 
     /// Sets the axes that an encoder's first result decides.
     fn define_observation(&self, layout: PyRef<'_, Layout>) -> PyResult<()> {
-        self.lock().define_observation(&layout.core)?;
+        let mut state = self.lock();
+        state.define_observation(&layout.core)?;
+        self.keeps_rows.store(state.keeps_rows(), Ordering::Relaxed);
         drop(self.observation.set(layout.clone()));
         Ok(())
     }
@@ -480,7 +530,23 @@ impl VectorTracker {
 
     /// Forgets pairs and values; keeps the reference and waiting observations.
     fn reset(&self) -> PyResult<()> {
-        Ok(self.lock().reset()?)
+        let mut state = self.lock();
+        state.reset()?;
+        self.keeps_rows.store(state.keeps_rows(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// How each axis differs between the two distributions, as in `PairTracker.axis_moves`: a list
+    /// for each row, or one for all rows.
+    #[pyo3(signature = (most=None) -> "list[list[dict[str, Any]]]")]
+    fn axis_moves<'py>(
+        &self,
+        py: Python<'py>,
+        most: Option<usize>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let moves = self.lock().axis_moves();
+        let lists = moves.iter().map(|moves| axis_moves(py, moves, most));
+        PyList::new(py, lists.collect::<PyResult<Vec<_>>>()?)
     }
 
     /// One distribution as a snapshot in JSON: of a row, or of all rows.
@@ -508,6 +574,7 @@ impl VectorTracker {
     fn load_state_json(&self, text: &str) -> PyResult<()> {
         let mut state = self.lock();
         state.load_state_json(text)?;
+        self.keeps_rows.store(state.keeps_rows(), Ordering::Relaxed);
         if self.observation.get().is_none()
             && let Some(core) = state.observation()
         {
