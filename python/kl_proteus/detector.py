@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from os import PathLike
+from os import PathLike, fspath
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -151,8 +151,10 @@ class DriftDetector:
         text = None
         if not (isinstance(reference, str) and reference == "first"):
             text = snapshots.reference_text(reference)
-            # What is recorded is the reference itself, for its file may change.
-            self._arguments["reference"] = reference if _is_path(reference) else json.loads(text)
+            # A copy: the dict may change.
+            self._arguments["reference"] = (
+                _plain(reference) if _is_path(reference) else json.loads(text)
+            )
         numbers = dict(self._arguments)
         del numbers["reference"], numbers["on_alarm"]
         for name, value in numbers.items():
@@ -249,6 +251,11 @@ class DriftDetector:
         return _by_part(self._core.divergence())
 
     @property
+    def log_likelihood_ratio(self) -> float:
+        """Evidence of the likelihood-ratio CUSUM, in nats; 0.0 unless `fast`."""
+        return self._core.log_likelihood_ratio
+
+    @property
     def ready(self) -> bool:
         """Whether the calibration is complete and the window full."""
         return self._core.ready
@@ -305,7 +312,7 @@ class DriftDetector:
             "pvalues": self.pvalues,
             "divergence": self.divergence,
             "expected": None if expected is None else _by_part(expected),
-            "log_likelihood_ratio": self._core.log_likelihood_ratio,
+            "log_likelihood_ratio": self.log_likelihood_ratio,
             "alarms": self.alarm_count,
             "last_alarm": last[0].step if last else None,
         }
@@ -404,6 +411,8 @@ def _plain(value: Any) -> Any:
         return cast("Any", value).tolist()
     if isinstance(value, tuple):
         return list(cast("tuple[Any, ...]", value))
+    if isinstance(value, PathLike):
+        return fspath(cast("PathLike[str]", value))
     return value
 
 

@@ -109,12 +109,12 @@ impl FrozenCounts {
         }
     }
 
-    /// The number of a cell, and whether it is a new one.
-    pub(super) fn enter(&mut self, observation: Key, action: Key) -> Result<(u32, bool)> {
+    /// The number of a cell.
+    pub(super) fn enter(&mut self, observation: Key, action: Key) -> Result<u32> {
         let before = self.keys.len();
         let number = self.keys.enter((observation, action), || NONE)?;
         if self.keys.len() == before {
-            return Ok((number, false));
+            return Ok(number);
         }
         let observations = self.observation_keys.len();
         let o = self.observation_keys.enter(observation, || ())?;
@@ -129,7 +129,7 @@ impl FrozenCounts {
             count: 0,
         };
         put(&mut self.cells, number, cell);
-        Ok((number, true))
+        Ok(number)
     }
 
     /// The cell that a tracker's number was last linked to.
@@ -300,9 +300,8 @@ impl FrozenCounts {
         self.keys.len() > self.room
     }
 
-    /// Gives the numbers of cells without pairs back, unless `keep` says otherwise, and tells
-    /// `gone`.
-    pub(super) fn clear_dead(&mut self, keep: impl Fn(u32) -> bool, mut gone: impl FnMut(u32)) {
+    /// Gives the numbers of cells without pairs back, unless `keep` says otherwise.
+    pub(super) fn clear_dead(&mut self, keep: impl Fn(u32) -> bool) {
         let dead: Vec<u32> = self
             .keys
             .iter()
@@ -326,7 +325,6 @@ impl FrozenCounts {
             if observation.numbered == 0 {
                 self.observation_keys.remove(o);
             }
-            gone(number);
         }
         self.room = 2 * self.keys.len() + SPARE;
     }

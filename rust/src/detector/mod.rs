@@ -299,7 +299,7 @@ impl Detector {
     /// More cells than 32 bits can number; nothing is counted then.
     pub fn update(&mut self, observation: Key, action: Key) -> Result<bool> {
         self.begin_step();
-        let cell = self.enter(observation, action)?;
+        let cell = self.counts.enter(observation, action)?;
         self.push(cell);
         Ok(self.alarmed)
     }
@@ -315,7 +315,7 @@ impl Detector {
         let cell = match self.counts.linked(number) {
             Some(cell) if !fresh => cell,
             _ => {
-                let cell = self.enter(observation, action)?;
+                let cell = self.counts.enter(observation, action)?;
                 self.counts.link(number, cell);
                 cell
             }
@@ -333,14 +333,6 @@ impl Detector {
     /// Forgets what a tracker's numbers stand for.
     pub(crate) fn unlink(&mut self) {
         self.counts.unlink();
-    }
-
-    fn enter(&mut self, observation: Key, action: Key) -> Result<u32> {
-        let (cell, fresh) = self.counts.enter(observation, action)?;
-        if let (true, Some(ratio)) = (fresh, &mut self.ratio) {
-            ratio.enter(cell, action)?;
-        }
-        Ok(cell)
     }
 
     #[inline]
@@ -487,15 +479,9 @@ impl Detector {
     }
 
     fn clear_dead(&mut self) {
-        let ratio = &mut self.ratio;
-        let mut gone = Vec::new();
-        let holds = |cell| ratio.as_ref().is_some_and(|ratio| ratio.holds(cell));
-        self.counts.clear_dead(holds, |cell| gone.push(cell));
-        if let Some(ratio) = ratio {
-            for cell in gone {
-                ratio.leave(cell);
-            }
-        }
+        let ratio = self.ratio.as_ref();
+        self.counts
+            .clear_dead(|cell| ratio.is_some_and(|ratio| ratio.holds(cell)));
     }
 
     /// Accepts the behaviour as it is from now on: the next pairs are a new reference, and the
@@ -520,7 +506,7 @@ impl Detector {
     fn take_reference(&mut self, snapshot: &Arc<Snapshot>) -> Result<()> {
         for (&observation, actions) in &snapshot.counts {
             for (&action, &count) in actions {
-                let cell = self.enter(observation, action)?;
+                let cell = self.counts.enter(observation, action)?;
                 self.counts.add_reference(cell, count)?;
             }
         }

@@ -307,7 +307,7 @@ impl Detector {
 
     fn enter_saved(&mut self, observation: Key, action: Key, count: u64) -> Result<u32> {
         let before = self.counts.numbered();
-        let cell = self.enter(observation, action)?;
+        let cell = self.counts.enter(observation, action)?;
         if self.counts.numbered() == before {
             return Err(wrong(format!(
                 "a cell comes twice: {observation:?} {action:?}"
