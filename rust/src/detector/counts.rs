@@ -16,6 +16,8 @@ use crate::snapshot::Counts;
 const NONE: u32 = u32::MAX;
 /// So many dead cells are kept at least before they are cleared away.
 const SPARE: usize = 1024;
+/// So many changes are summed before they join the wide sums.
+const CHUNK: usize = 4096;
 
 #[derive(Debug, Clone, Copy)]
 struct Cell {
@@ -227,12 +229,9 @@ impl FrozenCounts {
     /// Counts the pairs that have come, and drops those that no longer are among the last `window`.
     pub(super) fn slide(&mut self, window: usize) {
         let (joined, left) = (self.pending, self.remembered().saturating_sub(window));
-        for i in self.buffer.len() - joined..self.buffer.len() {
-            self.join(self.buffer[i]);
-        }
-        for i in self.head..self.head + left {
-            self.leave(self.buffer[i]);
-        }
+        let newest = self.buffer.len() - joined;
+        self.change::<true>(newest..newest + joined);
+        self.change::<false>(self.head..self.head + left);
         self.total += joined as u64;
         self.total -= left as u64;
         self.pending = 0;
@@ -244,54 +243,49 @@ impl FrozenCounts {
         }
     }
 
+    /// Counts pairs of the buffer that join the window, or that leave it.
     #[inline]
-    fn join(&mut self, number: u32) {
-        let cell = &mut self.cells[number as usize];
-        let (count, log) = (cell.count, cell.log);
-        cell.count += 1;
-        let opens = count == 0 && cell.reference == 0;
-        let o = cell.observation;
-        self.joint += i128::from(self.terms.gain(count, 1) - log);
-        if opens {
-            self.regroup(o, 1);
-            return;
+    fn change<const JOINS: bool>(&mut self, range: std::ops::Range<usize>) {
+        let Self {
+            terms,
+            cells,
+            observations,
+            union,
+            ..
+        } = self;
+        for numbers in self.buffer[range].chunks(CHUNK) {
+            // Gains are far below 2^50, so these sums fit.
+            let (mut joint, mut marginal) = (0i64, 0i64);
+            for &number in numbers {
+                let cell = &mut cells[number as usize];
+                if !JOINS {
+                    cell.count -= 1;
+                }
+                let count = cell.count;
+                if JOINS {
+                    cell.count += 1;
+                }
+                let gain = terms.gain(count, 1) - cell.log;
+                joint += if JOINS { gain } else { -gain };
+                let observation = &mut observations[cell.observation as usize];
+                if count == 0 && cell.reference == 0 {
+                    // The cell enters the union or leaves it.
+                    self.marginal += regroup::<JOINS>(observation, terms);
+                    *union = if JOINS { *union + 1 } else { *union - 1 };
+                    continue;
+                }
+                if !JOINS {
+                    observation.count -= 1;
+                }
+                let gain = terms.gain(observation.count, observation.cells) - observation.log;
+                marginal += if JOINS { gain } else { -gain };
+                if JOINS {
+                    observation.count += 1;
+                }
+            }
+            self.joint += i128::from(joint);
+            self.marginal += i128::from(marginal);
         }
-        let observation = &mut self.observations[o as usize];
-        let (count, k, log) = (observation.count, observation.cells, observation.log);
-        observation.count += 1;
-        self.marginal += i128::from(self.terms.gain(count, k) - log);
-    }
-
-    #[inline]
-    fn leave(&mut self, number: u32) {
-        let cell = &mut self.cells[number as usize];
-        cell.count -= 1;
-        let (count, log) = (cell.count, cell.log);
-        let closes = count == 0 && cell.reference == 0;
-        let o = cell.observation;
-        self.joint -= i128::from(self.terms.gain(count, 1) - log);
-        if closes {
-            self.regroup(o, -1);
-            return;
-        }
-        let observation = &mut self.observations[o as usize];
-        observation.count -= 1;
-        let (count, k, log) = (observation.count, observation.cells, observation.log);
-        self.marginal -= i128::from(self.terms.gain(count, k) - log);
-    }
-
-    /// One pair comes or goes with a cell that the reference lacks, so the whole term is replaced.
-    fn regroup(&mut self, o: u32, by: i32) {
-        let observation = &mut self.observations[o as usize];
-        self.marginal -= self
-            .terms
-            .term(observation.count, observation.cells, observation.log);
-        observation.count = observation.count.wrapping_add_signed(by);
-        observation.cells = observation.cells.wrapping_add_signed(by);
-        let k = observation.cells;
-        observation.log = self.terms.log(observation.reference, k);
-        self.marginal += self.terms.term(observation.count, k, observation.log);
-        self.union = self.union.wrapping_add_signed(by.into());
     }
 
     /// Whether it is time for [`FrozenCounts::clear_dead`]. A window must have been slid.
@@ -419,6 +413,21 @@ impl FrozenCounts {
         self.buffer.extend(waiting);
         self.pending = waiting.len();
     }
+}
+
+/// One pair comes or goes with a cell that the reference lacks: by how much the whole term of its
+/// observation changes.
+fn regroup<const JOINS: bool>(observation: &mut Observation, terms: &mut Terms) -> i128 {
+    let before = terms.term(observation.count, observation.cells, observation.log);
+    if JOINS {
+        observation.count += 1;
+        observation.cells += 1;
+    } else {
+        observation.count -= 1;
+        observation.cells -= 1;
+    }
+    observation.log = terms.log(observation.reference, observation.cells);
+    terms.term(observation.count, observation.cells, observation.log) - before
 }
 
 fn put<T>(entries: &mut Vec<T>, number: u32, entry: T) {

@@ -9,8 +9,10 @@ use crate::log_table::LogTable;
 /// A row is at most 32 kB; larger counts are computed from logarithms.
 const MEMOISED_COUNTS: usize = 4096;
 const MEMOISED_CELLS: u32 = 16;
-/// No gain has this value.
+/// No gain and no term has this value.
 const UNKNOWN: i64 = i64::MIN;
+/// Floats below this fit 64 bits.
+const FITS: f64 = 4e18;
 
 #[derive(Debug, Clone)]
 pub(super) struct Terms {
@@ -37,7 +39,13 @@ impl Terms {
     /// round(alpha k log), for a logarithm as an integer.
     #[allow(clippy::cast_possible_truncation)]
     fn pseudo(&self, k: u32, log: i64) -> i128 {
-        libm::round(self.alpha * f64::from(k) * log as f64) as i128
+        let product = (self.alpha * f64::from(k) * log as f64).round();
+        // The wide conversion is many times slower.
+        if product.abs() < FITS {
+            i128::from(product as i64)
+        } else {
+            product as i128
+        }
     }
 
     /// (c + alpha k) G(c, k)
