@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 
 from kl_proteus import _checks
 from kl_proteus.llm.recording.jsonl import sync_directory, write_all
@@ -228,17 +228,25 @@ def _encode(row: torch.Tensor, facts: Mapping[str, str]) -> bytes:
 
 
 def _read(path: Path, key: str) -> CachedRow:
-    with cast(Any, safe_open)(path, framework="pt") as reader:
-        metadata = cast("dict[str, str]", reader.metadata() or {})
-        if metadata.get("key") != key or list(cast("list[str]", reader.keys())) != [_TENSOR]:
-            raise ValueError(f"{path} holds something else than its name says")
-        # A copy: the file is mapped only while it is open.
-        row = cast(torch.Tensor, reader.get_tensor(_TENSOR)).clone()
+    # Not mapped into memory: a file that somebody else shortens would kill the process.
+    data = path.read_bytes()
+    tensors = load(data)
+    metadata = _metadata(data)
+    if metadata.get("key") != key or list(tensors) != [_TENSOR]:
+        raise ValueError(f"{path} holds something else than its name says")
+    row = tensors[_TENSOR]
     size = metadata.get("vocab_size", "")
     whole = row.dtype == torch.float32 and row.dim() == 1
     if not whole or metadata.get("sha256") != _checksum(row, size):
         raise ValueError(f"{path} is damaged")
     return CachedRow(row, int(size))
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    """The text in the header of a file that `load` accepted: its length, then JSON."""
+    length = int.from_bytes(data[:8], "little")
+    header = cast("dict[str, dict[str, str]]", json.loads(data[8 : 8 + length]))
+    return header.get("__metadata__", {})
 
 
 def _checksum(row: torch.Tensor, vocab_size: str) -> str:
