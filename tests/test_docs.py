@@ -1,5 +1,6 @@
 """Every Python example in the README and the docs runs, and every command it names exists."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -66,5 +67,20 @@ def test_command_runs(arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "my_module.py").write_text("def policy(observation):\n    return 1\n")
+    if arguments[0] == "score":
+        save_models_and_rows(tmp_path)
     assert main(arguments) == 0
-    assert "CartPole" in capsys.readouterr().out
+    assert {"collect": "CartPole", "score": "scores  "}[arguments[0]] in capsys.readouterr().out
+
+
+def save_models_and_rows(directory):
+    """What the commands that score rows name."""
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "torch"))
+    import reference_models
+
+    monkeypatch.undo()
+    for seed, name in enumerate(("base", "trained")):
+        reference_models.save(directory / name, reference_models.llama(seed))
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    (directory / "rows.jsonl").write_text(json.dumps({"messages": messages}) + "\n")

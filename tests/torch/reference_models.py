@@ -21,7 +21,7 @@ CHAT_TEMPLATE = (
 )
 
 
-def llama(seed=0, *, vocab=VOCAB, scale=4.0, **options):
+def llama(seed=0, *, vocab=VOCAB, scale=4.0, context=256, **options):
     """Two layers; matrices large enough for logits that differ."""
     torch.manual_seed(seed)
     config = LlamaConfig(
@@ -31,7 +31,7 @@ def llama(seed=0, *, vocab=VOCAB, scale=4.0, **options):
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=256,
+        max_position_embeddings=context,
         **options,
     )
     model = LlamaForCausalLM(config)

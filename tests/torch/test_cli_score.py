@@ -179,6 +179,8 @@ def test_rows_that_are_too_long_are_cut_and_counted(score):
     assert ended.json["cut_tokens"] == sum(row["cut"] for row in read())
     assert ended.json["max_length"] == limit
     assert "cut from 7 rows" in score("--max-length", limit).out
+    ended = score("--max-length", 4, "--output", "short.jsonl")
+    assert "warning: 7 rows have no scored token, and 7 were cut to 4 tokens" in ended.err
     ended = score("--max-length", limit, "--overlong", "refuse", "--output", "refused.jsonl")
     assert ended.status == 1
     assert "row 1 of rows.jsonl: a row must have at most 40 tokens" in ended.err

@@ -68,6 +68,12 @@ def _score(options: ScoreOptions) -> tuple[dict[str, Any], CommandError | None]:
         except CommandError as error:
             kept = f"; {file.done} of {rows} rows are scored in {file.path}" if file.done else ""
             raise CommandError(f"{error}{kept}") from error
+        empty = file.totals.rows - file.totals.scored_rows
+        if empty and file.totals.cut_rows:
+            streams.say(
+                f"warning: {empty} rows have no scored token, and {file.totals.cut_rows} were cut "
+                f"to {models.max_length} tokens; see --max-length and --overlong"
+            )
         return _summary(options, models, file, rows, resumed), problem
 
 
