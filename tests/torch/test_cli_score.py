@@ -135,29 +135,6 @@ def test_a_model_against_itself(score):
     assert ended.json["kl"]["token_mean"] == ended.json["kl"]["max"] == 0.0
 
 
-@pytest.mark.parametrize("direction", ["policy_reference", "reference_policy"])
-def test_the_exact_divergence(score, direction):
-    ended = score("--json", "--full-kl", "--direction", direction, "--temperature", 0.7)
-    assert (ended.status, ended.err) == (0, "")
-    [first, *_] = read()
-    ids = torch.tensor(
-        [tokenizer()("<|start|>user\n<|end|>\n<|start|>assistant\nyes 0<|end|>").input_ids]
-    )
-    start = ids.shape[1] - 6
-    with torch.no_grad():
-        p, q = ((llama(seed)(ids).logits[0].double() / 0.7).log_softmax(-1) for seed in (1, 0))
-    if direction == "reference_policy":
-        p, q = q, p
-    kl = (p.exp() * (p - q)).sum(-1)[start - 1 : -1]
-    # The second turn of the row is one more "yes" and an end token.
-    assert first["tokens"] == 6 + 4
-    assert first["full_kl_sum"] > kl.sum().item() > 0
-    assert ended.json["direction"] == direction
-    assert ended.json["full_kl"]["token_mean"] > 0
-    ended = score("--full-kl", "--direction", direction, "--turns", "last", "--output", "l.jsonl")
-    assert ("KL(reference || policy)" in ended.out) == (direction == "reference_policy")
-
-
 def test_completions_without_a_token(score):
     write([{"prompt": "a", "completion": ""}, {"prompt": "", "completion": "a"}])
     ended = score("--json")
