@@ -137,6 +137,8 @@ class Stamp:
 
 def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Where a tensor lies, then what stays the same when it is only moved."""
+    if tensor.device.type == "meta":  # offloaded: a new one after each use
+        return 0, 0, str(tensor.dtype), tuple(tensor.shape)
     version = 0 if tensor.is_inference() else tensor._version  # pyright: ignore[reportPrivateUsage]
     try:
         address = tensor.data_ptr()

@@ -21,11 +21,12 @@ def evaluating(model: nn.Module) -> Generator[None]:
     """
     training = [module for module in model.modules() if module.training]
     kinds = {parameter.device.type for parameter in model.parameters()} | {"cpu"}
+    kinds = {kind for kind in kinds if torch.amp.is_autocast_available(kind)}
     try:
         for module in training:
             # Not `train(False)`, which is recursive and overridden by some models.
             module.training = False
-        with torch.no_grad(), _without_autocast(sorted(kinds - {"meta"})):
+        with torch.no_grad(), _without_autocast(sorted(kinds)):
             yield
     finally:
         for module in training:
