@@ -83,8 +83,8 @@ def score(capsys):
     return run
 
 
-def expected(row, number_of_tokens=None):
-    """Log-probabilities of what the assistant says, from the logits themselves."""
+def conversation(row):
+    """The ids of a row, and which of them the assistant wrote."""
     text = tokenizer()
     ids, scored = [], []
     for message in row["messages"]:
@@ -94,10 +94,15 @@ def expected(row, number_of_tokens=None):
         ids += head + body + tail
         ours = message["role"] == "assistant"
         scored += [False] * len(head) + [ours] * len(body) + [False] * len(tail)
-    tokens = torch.tensor([ids])[:, :number_of_tokens]
-    mask = torch.ones_like(tokens)
-    kept = torch.tensor(scored)[:number_of_tokens]
-    return [expected_logprobs(llama(seed), tokens, mask)[0][kept] for seed in (1, 0)]
+    return torch.tensor([ids]), torch.tensor(scored)
+
+
+def expected(row, number_of_tokens=None):
+    """Log-probabilities of what the assistant says, from the logits themselves."""
+    ids, scored = conversation(row)
+    ids, scored = ids[:, :number_of_tokens], scored[:number_of_tokens]
+    mask = torch.ones_like(ids)
+    return [expected_logprobs(llama(seed), ids, mask)[0][scored] for seed in (1, 0)]
 
 
 # Numbers ----------------------------------------------------------------------------------------
