@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kl_proteus.torch.estimators import TensorTokenCounts, kl_from_logprobs, kl_loss
     from kl_proteus.torch.fingerprint import model_fingerprint
     from kl_proteus.torch.kl_controller import KLController, create_kl_controller
+    from kl_proteus.torch.full_kl import full_kl
     from kl_proteus.torch.lazy_logits import LazyLogits
     from kl_proteus.torch.logprobs import logprobs_from_logits, token_logprobs
     from kl_proteus.torch.reference import ReferenceModel
@@ -39,6 +40,7 @@ __all__ = [
     "TokenKL",
     "TokenLogprobs",
     "create_kl_controller",
+    "full_kl",
     "kl_from_logprobs",
     "kl_loss",
     "logprobs_from_logits",
@@ -60,6 +62,7 @@ _HOMES = {
     "TokenKL": "results",
     "TokenLogprobs": "results",
     "create_kl_controller": "kl_controller",
+    "full_kl": "full_kl",
     "kl_from_logprobs": "estimators",
     "kl_loss": "estimators",
     "logprobs_from_logits": "logprobs",

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from kl_proteus._checks import real_number
+from kl_proteus.torch.lazy_logits import LazyLogits
+from kl_proteus.torch.tiles import default_budget
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -17,8 +19,6 @@ def check_temperature(value: object) -> float:
 
 def check_budget(value: object, device: torch.device) -> int:
     """Bytes of a tile, the device's default for None."""
-    from kl_proteus.torch.tiles import default_budget
-
     if value is None:
         return default_budget(device)
     return check_count("byte_budget", value)
@@ -99,3 +99,14 @@ def check_ids(ids: Tensor, where: Tensor, limit: int, what: str) -> None:
         raise ValueError(
             f"tokens must be from 0 to {limit - 1}, {what}; got {ids[*place].item()} at {place}"
         )
+
+
+def check_logits(name: str, logits: object) -> Tensor | LazyLogits:
+    """Logits of shape (..., vocabulary)."""
+    if isinstance(logits, LazyLogits):
+        return logits
+    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+        raise TypeError(f"{name} must be a tensor of floats or LazyLogits, got {kind(logits)}")
+    if logits.ndim < 1 or logits.shape[-1] == 0:
+        raise ValueError(f"{name} must have the shape (..., vocabulary), got {tuple(logits.shape)}")
+    return logits

@@ -12,7 +12,10 @@ from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from kl_proteus.torch.arguments import check_ids
 from kl_proteus.torch.probe import HeadProbe, find_logit_map
+from kl_proteus.torch.repack import Request
+from kl_proteus.torch.tiles import autocast_off
 
 logger = logging.getLogger("kl_proteus.torch")
 
@@ -109,6 +112,19 @@ def causal_lm(model: object) -> CausalLM:
         known = (signature, _inspected(inner))
         _known[inner] = known
     return known[1]
+
+
+def check_request(lm: CausalLM, request: Request) -> None:
+    """Refuses what fails deep inside a model, or kills an accelerator's process."""
+    limit = lm.id_limit if lm.id_limit is not None else torch.iinfo(torch.int64).max
+    check_ids(request.tokens, request.kept, limit, "the ids that the model has embeddings of")
+    if lm.position_limit is not None and request.tokens.shape[1] > lm.position_limit:
+        longest = int(request.kept.sum(1).max()) if request.kept.numel() else 0
+        if longest > lm.position_limit:
+            raise ValueError(
+                f"tokens must have at most {lm.position_limit} kept tokens in a row, the size of "
+                f"the model's table of positions; got {longest}"
+            )
 
 
 def _unwrapped(model: Any) -> Any:
@@ -266,11 +282,3 @@ def _quiet(model: nn.Module) -> Generator[None]:
     finally:
         for module in training:
             module.training = True
-
-
-def autocast_off(device: torch.device) -> AbstractContextManager[Any]:
-    """A region in which products are in the dtype of their factors."""
-    kind = device.type if device.type != "meta" else "cpu"
-    if not torch.amp.is_autocast_available(kind):
-        return nullcontext()
-    return torch.autocast(kind, enabled=False)

@@ -9,16 +9,16 @@ from kl_proteus.torch.arguments import (
     check_budget,
     check_ids,
     check_ids_type,
+    check_logits,
     check_temperature,
     check_vocab_size,
-    kind,
 )
-from kl_proteus.torch.causal_lm import activated, autocast_off, causal_lm
+from kl_proteus.torch.causal_lm import activated, causal_lm, check_request
 from kl_proteus.torch.lazy_logits import LazyLogits
 from kl_proteus.torch.repack import Packed, Request, make_request, repack
 from kl_proteus.torch.results import Alignment, TokenLogprobs
 from kl_proteus.torch.sides import Side, by_chunks, model_side
-from kl_proteus.torch.tiles import tile_source, tiled_logprobs
+from kl_proteus.torch.tiles import autocast_off, tile_source, tiled_logprobs
 
 
 def token_logprobs(
@@ -87,7 +87,7 @@ def token_logprobs(
     )
     with activated(model) as module:
         lm = causal_lm(module)
-        _check_against(lm, request)
+        check_request(lm, request)
         packed = repack(request)
         vocab = check_vocab_size(vocab_size, lm.vocab, "the model") if lm.vocab else vocab_size
         if not packed.lengths:
@@ -102,25 +102,12 @@ def token_logprobs(
     return _result(request, packed, values, temperature, vocab, alignment)
 
 
-def _check_against(lm: Any, request: Request) -> None:
-    """Refuses what fails deep inside a model, or kills an accelerator's process."""
-    limit = lm.id_limit if lm.id_limit is not None else torch.iinfo(torch.int64).max
-    check_ids(request.tokens, request.kept, limit, "the ids that the model has embeddings of")
-    if lm.position_limit is not None and request.tokens.shape[1] > lm.position_limit:
-        longest = int(request.kept.sum(1).max()) if request.kept.numel() else 0
-        if longest > lm.position_limit:
-            raise ValueError(
-                f"tokens must have at most {lm.position_limit} kept tokens in a row, the size of "
-                f"the model's table of positions; got {longest}"
-            )
-
-
 def _scored(side: Side, packed: Packed, temperature: float, vocab: int, budget: int) -> Tensor:
     """One log-probability a wanted token."""
     targets = packed.targets.to(side.device)
 
     def measure(start: int, stop: int) -> Tensor:
-        source = tile_source(side.logits(start, stop), temperature, vocab)
+        source = side.source(start, stop, temperature, vocab)
         return tiled_logprobs(source, targets[start:stop].to(source.device), budget)
 
     with autocast_off(side.device):
@@ -172,7 +159,7 @@ def logprobs_from_logits(
         ValueError: Shapes differ, an id is outside the vocabulary, or a number out of its range.
     """
     temperature = check_temperature(temperature)
-    flat = flat_logits("logits", logits)
+    check_logits("logits", logits)
     ids = check_ids_type(tokens)
     if tokens.shape != logits.shape[:-1]:
         raise ValueError(
@@ -182,20 +169,8 @@ def logprobs_from_logits(
     vocab = check_vocab_size(vocab_size, logits.shape[-1], "logits")
     everywhere = torch.ones_like(ids, dtype=torch.bool)
     check_ids(ids, everywhere, vocab, "the ids that probabilities are over")
-    with autocast_off(flat.device):
-        source = tile_source(flat, temperature, vocab)
+    with autocast_off(logits.device):
+        source = tile_source(logits, temperature, vocab)
         ids = ids.reshape(-1).to(source.device)
         budget = check_budget(byte_budget, source.device)
         return tiled_logprobs(source, ids, budget).float().view(tokens.shape)
-
-
-def flat_logits(name: str, logits: object) -> Tensor | LazyLogits:
-    """Logits as rows, after a check."""
-    if isinstance(logits, LazyLogits):
-        hidden = logits.hidden.reshape(-1, logits.hidden.shape[-1])
-        return LazyLogits(hidden, logits.weight, logits.bias, logits.scale, logits.softcap)
-    if not isinstance(logits, Tensor) or not logits.is_floating_point():
-        raise TypeError(f"{name} must be a tensor of floats or LazyLogits, got {kind(logits)}")
-    if logits.ndim < 1 or logits.shape[-1] == 0:
-        raise ValueError(f"{name} must have the shape (..., vocabulary), got {tuple(logits.shape)}")
-    return logits.reshape(-1, logits.shape[-1])

@@ -65,7 +65,7 @@ class Packed:
         row, position: Of each wanted token in `ids`, shape (wanted,).
         targets: Its id.
         origin: Its place in the flattened batch.
-        before: Batch row and column of the kept token before it, shape (2, wanted).
+        before: Batch rows and columns of the kept tokens before them.
         bounds: For each row the first number of its wanted tokens, and the end.
     """
 
@@ -75,7 +75,7 @@ class Packed:
     position: Tensor
     targets: Tensor
     origin: Tensor
-    before: Tensor
+    before: tuple[Tensor, Tensor]
     bounds: list[int]
 
 
@@ -133,6 +133,6 @@ def repack(request: Request) -> Packed:
         position=position,
         targets=ids[row, position],
         origin=rows[row] * request.tokens.shape[1] + column,
-        before=torch.stack([rows[row], order[row, position - 1]]),
+        before=(rows[row], order[row, position - 1]),
         bounds=[0, *_numbers(counts)],
     )

@@ -5,8 +5,10 @@ and the vocabulary is cut, because every chunk of rows reads the whole head agai
 in the processor's cache is faster than the whole product. Sums over the vocabulary run in float64.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
@@ -41,6 +43,14 @@ def accumulator(device: torch.device) -> torch.dtype:
 def lowest_exponent(dtype: torch.dtype) -> float:
     """Below it exp() gives denormal numbers, which cost ten times as much."""
     return -700.0 if dtype == torch.float64 else -80.0
+
+
+def autocast_off(device: torch.device) -> AbstractContextManager[Any]:
+    """A region in which products are in the dtype of their factors."""
+    kind = device.type if device.type != "meta" else "cpu"
+    if not torch.amp.is_autocast_available(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,9 @@ class TileSource(Protocol):
     """Rows of logits that can be had in tiles."""
 
     tensors: tuple[Tensor | None, ...]
+    """What gradients may flow to."""
+    again: Callable[..., "TileSource"]
+    """Makes the source from its tensors."""
     map: LogitMap
     rows: int
     vocab: int
@@ -105,6 +118,7 @@ class HeadTiles:
 
     def __init__(self, map: LogitMap, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         self.tensors: tuple[Tensor | None, ...] = (hidden, weight, bias)
+        self.again: Callable[..., TileSource] = partial(HeadTiles, map)
         self.map = map
         self._hidden, self._weight, self._bias = hidden, weight, bias
         self.rows, self.vocab = hidden.shape[0], weight.shape[0]
@@ -177,55 +191,81 @@ class HeadGradients:
 
 
 class LogitTiles:
-    """Tiles of logits that are there already."""
+    """Tiles of logits that are there already, wherever their rows lie."""
 
-    def __init__(self, map: LogitMap, logits: Tensor) -> None:
+    def __init__(self, map: LogitMap, index: tuple[Tensor, ...] | None, logits: Tensor) -> None:
         self.tensors: tuple[Tensor | None, ...] = (logits,)
+        self.again: Callable[..., TileSource] = partial(LogitTiles, map, index)
         self.map = map
+        self._index = index
         self._logits = logits
-        self.rows, self.vocab = logits.shape
+        self.rows = logits.shape[0] if index is None else index[0].shape[0]
+        self.vocab = logits.shape[-1]
         self.device, self.dtype = logits.device, wide(logits.dtype)
 
     def tile(self, rows: slice, columns: slice) -> Tensor:
         """A copy in the wide dtype."""
-        return self.map.forward_(self._logits[rows, columns].to(self.dtype, copy=True))
+        place = _cell(self._index, rows, columns)
+        return self.map.forward_(self._logits[place].to(self.dtype, copy=True))
 
     def gradients(self, needed: tuple[bool, ...]) -> "LogitGradients":
         """A collector."""
-        return LogitGradients(self._logits)
+        return LogitGradients(self._logits, self._index)
 
 
 class LogitGradients:
     """The gradient of logits."""
 
-    def __init__(self, logits: Tensor) -> None:
-        self._gradient = torch.empty_like(logits)
+    def __init__(self, logits: Tensor, index: tuple[Tensor, ...] | None) -> None:
+        self._index = index
+        self._gradient = torch.zeros_like(logits)
 
     def add(self, rows: slice, columns: slice, gradient: Tensor) -> None:
         """Writes the gradient of one tile."""
-        self._gradient[rows, columns] = gradient
+        self._gradient[_cell(self._index, rows, columns)] = gradient.to(self._gradient.dtype)
 
     def finish(self) -> tuple[Tensor | None, ...]:
         """The gradient."""
         return (self._gradient,)
 
 
+def _cell(index: tuple[Tensor, ...] | None, rows: slice, columns: slice) -> Any:
+    """What a tensor of logits is indexed with to get a tile."""
+    return (rows, columns) if index is None else (*(part[rows] for part in index), columns)
+
+
 def tile_source(
-    logits: LazyLogits | Tensor, temperature: float, vocab_size: int | None = None
+    logits: LazyLogits | Tensor,
+    temperature: float,
+    vocab_size: int | None = None,
+    index: tuple[Tensor, ...] | None = None,
 ) -> TileSource:
     """Rows of logits, cut to the first ids of the vocabulary.
 
     Args:
-        logits: Shape (rows, vocabulary).
+        logits: Shape (..., vocabulary).
         temperature: What they are divided by.
         vocab_size: How many ids are kept; None keeps all.
+        index: Which rows, a tensor for each leading axis; None: all, in order.
     """
     if isinstance(logits, LazyLogits):
         weight = logits.weight[:vocab_size]
         bias = None if logits.bias is None else logits.bias[:vocab_size]
-        hidden = logits.hidden.to(weight.device, weight.dtype)
-        return HeadTiles(LogitMap(logits.scale, logits.softcap, temperature), hidden, weight, bias)
-    return LogitTiles(LogitMap(temperature=temperature), logits[:, :vocab_size])
+        hidden = (
+            logits.hidden.reshape(-1, weight.shape[1]) if index is None else logits.hidden[index]
+        )
+        hidden = hidden.to(weight.device, weight.dtype)
+        map_ = LogitMap(logits.scale, logits.softcap, temperature)
+        return HeadTiles(map_, hidden, weight, bias)
+    logits = logits[..., :vocab_size]
+    if index is None:
+        try:
+            logits = logits.view(-1, logits.shape[-1])
+        except RuntimeError:  # rows that do not follow each other, such as logits[:, :-1]
+            shape = logits.shape[:-1]
+            every = torch.arange(shape.numel(), device=logits.device)
+            index = torch.unravel_index(every, shape)
+    return LogitTiles(LogitMap(temperature=temperature), index, logits)
 
 
 def spans(length: int, step: int) -> Iterator[slice]:
@@ -254,6 +294,11 @@ def fold(logits: Tensor, total: Tensor) -> Tensor:
     return torch.logaddexp(total, mass.add_(top))
 
 
+def without_floor(total: Tensor) -> Tensor:
+    """A sum of nothing but zeros is zero."""
+    return total.masked_fill(total < 0.1 * _FLOOR, -torch.inf)
+
+
 def pick_and_normalise(source: TileSource, ids: Tensor, budget: int) -> tuple[Tensor, Tensor]:
     """The logit of one id in each row, and the log of the row's sum of exponentials.
 
@@ -278,7 +323,7 @@ def pick_and_normalise(source: TileSource, ids: Tensor, budget: int) -> tuple[Te
             place, inside = _place(chosen, columns)
             found = torch.where(inside, tile.gather(-1, place[:, None]).squeeze(-1), found)
             total = fold(tile, total)
-        picked[rows], normaliser[rows] = found, total
+        picked[rows], normaliser[rows] = found, without_floor(total)
     return picked, normaliser
 
 
@@ -296,32 +341,33 @@ class _TokenLogprobs(torch.autograd.Function):
     def forward(ctx: Any, source: TileSource, ids: Tensor, budget: int, *_: Tensor) -> Tensor:
         picked, normaliser = pick_and_normalise(source, ids, budget)
         ctx.save_for_backward(ids, normaliser, *source.tensors)
-        ctx.kind, ctx.map, ctx.budget = type(source), source.map, budget
+        ctx.again, ctx.budget = source.again, budget
         return picked.to(normaliser.dtype) - normaliser
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         ids, normaliser, *tensors = ctx.saved_tensors
-        source: TileSource = ctx.kind(ctx.map, *tensors)
+        source: TileSource = ctx.again(*tensors)
         collected = source.gradients(ctx.needs_input_grad[3:])
         upstream = gradients[0].to(source.dtype)
         unused = upstream == 0
         offset = normaliser.to(source.dtype)
         floor = lowest_exponent(source.dtype)
         height, width = tile_shape(source, ctx.budget)
-        for columns in spans(source.vocab, width):
-            for rows in spans(source.rows, height):
-                tile = source.tile(rows, columns)
-                slope = source.map.slope(tile)
-                weight = upstream[rows]
-                tile.sub_(offset[rows, None]).clamp_(min=floor).exp_().mul_(-weight[:, None])
-                place, inside = _place(ids[rows], columns)
-                tile.scatter_add_(1, place[:, None], torch.where(inside, weight, 0.0)[:, None])
-                if not (isinstance(slope, float) and slope == 1.0):
-                    tile.mul_(slope)
-                # 0 * NaN: rows that nobody asks for add nothing, whatever they hold.
-                collected.add(rows, columns, tile.masked_fill_(unused[rows, None], 0.0))
+        with autocast_off(source.device):
+            for columns in spans(source.vocab, width):
+                for rows in spans(source.rows, height):
+                    tile = source.tile(rows, columns)
+                    slope = source.map.slope(tile)
+                    weight = upstream[rows]
+                    tile.sub_(offset[rows, None]).clamp_(min=floor).exp_().mul_(-weight[:, None])
+                    place, inside = _place(ids[rows], columns)
+                    tile.scatter_add_(1, place[:, None], torch.where(inside, weight, 0.0)[:, None])
+                    if not (isinstance(slope, float) and slope == 1.0):
+                        tile.mul_(slope)
+                    # 0 * NaN: rows that nobody asks for add nothing, whatever they hold.
+                    collected.add(rows, columns, tile.masked_fill_(unused[rows, None], 0.0))
         return None, None, None, *collected.finish()
 
 
