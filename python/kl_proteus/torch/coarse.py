@@ -10,14 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kl_proteus.torch.tiles import (
-    TileSource,
-    accumulator,
-    fold,
-    spans,
-    tile_shape,
-    without_floor,
-)
+from kl_proteus.torch.tile_sources import TileSource
+from kl_proteus.torch.tiles import accumulator, fold, spans, tile_shape, without_floor
 
 
 @dataclass(frozen=True, eq=False)

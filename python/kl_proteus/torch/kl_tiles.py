@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kl_proteus.torch.coarse import Coarse, coarse_divergence
+from kl_proteus.torch.tile_sources import TileSource
 from kl_proteus.torch.tiles import (
-    TileSource,
     accumulator,
     autocast_off,
     fold,

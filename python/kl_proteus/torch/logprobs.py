@@ -18,7 +18,8 @@ from kl_proteus.torch.lazy_logits import LazyLogits
 from kl_proteus.torch.repack import Packed, Request, make_request, repack
 from kl_proteus.torch.results import Alignment, TokenLogprobs
 from kl_proteus.torch.sides import Side, by_chunks, model_side
-from kl_proteus.torch.tiles import autocast_off, tile_source, tiled_logprobs
+from kl_proteus.torch.tile_sources import tile_source
+from kl_proteus.torch.tiles import autocast_off, tiled_logprobs
 
 
 def token_logprobs(

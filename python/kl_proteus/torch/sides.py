@@ -15,7 +15,8 @@ from kl_proteus.torch.causal_lm import CausalLM, activated
 from kl_proteus.torch.lazy_logits import LazyLogits
 from kl_proteus.torch.repack import Packed, Request
 from kl_proteus.torch.replay import last_hidden_state, replay_head
-from kl_proteus.torch.tiles import ROWS, TileSource, autocast_off, tile_source
+from kl_proteus.torch.tile_sources import TileSource, tile_source
+from kl_proteus.torch.tiles import ROWS, autocast_off
 
 
 class Side(Protocol):
