@@ -25,7 +25,9 @@ def divergence(log_p: Sequence[float], log_q: Sequence[float]) -> float:
     return math.inf if math.inf in terms else math.fsum(terms)
 
 
-def binned(log_p: Sequence[float], log_q: Sequence[float], k: int) -> tuple[list[float], list[float]]:
+def binned(
+    log_p: Sequence[float], log_q: Sequence[float], k: int
+) -> tuple[list[float], list[float]]:
     """Both distributions over the k ids that P makes likeliest, and the others as one."""
     order = sorted(range(len(log_p)), key=lambda i: -log_p[i])
 

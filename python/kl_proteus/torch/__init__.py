@@ -20,14 +20,15 @@ if TYPE_CHECKING:
     from kl_proteus.torch.causal_lm import ModelState
     from kl_proteus.torch.estimators import TensorTokenCounts, kl_from_logprobs, kl_loss
     from kl_proteus.torch.fingerprint import model_fingerprint
-    from kl_proteus.torch.kl_controller import KLController, create_kl_controller
     from kl_proteus.torch.full_kl import full_kl
+    from kl_proteus.torch.kl_controller import KLController, create_kl_controller
     from kl_proteus.torch.lazy_logits import LazyLogits
     from kl_proteus.torch.logprobs import logprobs_from_logits, token_logprobs
     from kl_proteus.torch.reference import ReferenceModel
     from kl_proteus.torch.results import TokenKL, TokenLogprobs
     from kl_proteus.torch.tokenizer_identity import tokenizer_hash
     from kl_proteus.torch.trl import KLControlCallback as KLControlCallback
+    from kl_proteus.torch.vocabulary_kl import full_kl
 
 __all__ = [
     "CacheSize",
@@ -63,6 +64,7 @@ _HOMES = {
     "TokenLogprobs": "results",
     "create_kl_controller": "kl_controller",
     "full_kl": "full_kl",
+    "full_kl": "vocabulary_kl",
     "kl_from_logprobs": "estimators",
     "kl_loss": "estimators",
     "logprobs_from_logits": "logprobs",

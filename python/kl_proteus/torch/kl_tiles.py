@@ -65,8 +65,9 @@ def exact_divergence(p: TileSource, q: TileSource, budget: int) -> tuple[Tensor,
         total_q = without_floor(total_q)
         # Rounding may go below zero, where a divergence is not.
         value = (weighted / mass - total_p + total_q).clamp_(min=0.0)
-        value = value.masked_fill_(total_q == -torch.inf, torch.inf)
-        divergence[rows] = value.masked_fill_(total_p == -torch.inf, torch.nan)
+        # Logits that are all -inf are no distribution.
+        nothing = (total_p == -torch.inf) | (total_q == -torch.inf)
+        divergence[rows] = value.masked_fill_(nothing, torch.nan)
         norm_p[rows], norm_q[rows] = total_p, total_q
     return divergence, norm_p, norm_q
 
