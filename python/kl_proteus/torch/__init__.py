@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from kl_proteus.torch.causal_lm import ModelState
     from kl_proteus.torch.estimators import TensorTokenCounts, kl_from_logprobs, kl_loss
     from kl_proteus.torch.fingerprint import model_fingerprint
-    from kl_proteus.torch.full_kl import full_kl
     from kl_proteus.torch.kl_controller import KLController, create_kl_controller
     from kl_proteus.torch.lazy_logits import LazyLogits
     from kl_proteus.torch.logprobs import logprobs_from_logits, token_logprobs
@@ -63,7 +62,6 @@ _HOMES = {
     "TokenKL": "results",
     "TokenLogprobs": "results",
     "create_kl_controller": "kl_controller",
-    "full_kl": "full_kl",
     "full_kl": "vocabulary_kl",
     "kl_from_logprobs": "estimators",
     "kl_loss": "estimators",
