@@ -1,7 +1,9 @@
 """What `token_logprobs` returns, which way it goes, and what it refuses."""
 
+import gc
 import logging
 import pickle
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -254,11 +256,22 @@ def test_every_way_has_gradients(way):
         assert (got[name] - gradient).norm() <= 1e-5 * gradient.norm() + 1e-7, name
 
 
+def test_a_model_is_looked_at_once_and_let_go(caplog):
+    caplog.set_level(logging.DEBUG, "kl_proteus.torch")
+    model = make("llama")
+    ids = torch.arange(10)[None]
+    assert torch.equal(token_logprobs(model, ids).values, token_logprobs(model, ids).values)
+    assert len(caplog.records) == 1
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
 def test_a_head_that_changes_is_looked_at_again():
     model = make("llama")
     ids = torch.arange(10)[None]
     token_logprobs(model, ids)
-    assert causal_lm(model) is causal_lm(model)
     model.lm_head = Odd(model.lm_head.weight)
     assert causal_lm(model).path == "replay"
     close(token_logprobs(model, ids)[0, 1:], expected(model, ids[0]))

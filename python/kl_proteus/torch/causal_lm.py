@@ -6,7 +6,7 @@ import sys
 import weakref
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
@@ -47,8 +47,8 @@ class CausalLM:
     """A causal language model and how its logits are made.
 
     Attributes:
-        model: The model, without wrappers.
         path: See `Path`.
+        model: The model, without wrappers.
         vocab: The width of its logits; 0 where only a call can tell.
         id_limit: Ids from here on have no embedding; None where that is unknown.
         position_limit: Tokens that a row may have; None where there is no limit.
@@ -57,8 +57,8 @@ class CausalLM:
         scale, softcap: For the path `"tiles"`.
     """
 
-    model: Any
     path: Path
+    model: Any = None
     vocab: int = 0
     id_limit: int | None = None
     position_limit: int | None = None
@@ -81,6 +81,7 @@ def activated(model: object) -> AbstractContextManager[Any]:
     return model.activate() if isinstance(model, ModelState) else nullcontext(model)
 
 
+# Without the model itself, which an entry would keep alive.
 _known: "weakref.WeakKeyDictionary[nn.Module, tuple[object, CausalLM]]" = (
     weakref.WeakKeyDictionary()
 )
@@ -104,14 +105,14 @@ def causal_lm(model: object) -> CausalLM:
     if not _is_pretrained(inner):
         wrapped = getattr(inner, "module", None)
         if _is_pretrained(wrapped):
-            return _called_whole(inner, wrapped)
-        return CausalLM(inner, "as_is" if _takes_a_mask(inner) else "whole")
+            return replace(_called_whole(wrapped), model=inner)
+        return CausalLM("as_is" if _takes_a_mask(inner) else "whole", inner)
     signature = _signature(inner)
     known = _known.get(inner)
     if known is None or known[0] != signature:
         known = (signature, _inspected(inner))
         _known[inner] = known
-    return known[1]
+    return replace(known[1], model=inner)
 
 
 def check_request(lm: CausalLM, request: Request) -> None:
@@ -132,10 +133,10 @@ def _unwrapped(model: Any) -> Any:
     compiled = getattr(model, "_orig_mod", None)
     if compiled is not None:
         model = compiled
-    trained = torch.is_grad_enabled() and any(p.requires_grad for p in _parameters(model))
-    # With gradients on, the wrapper has to be called itself, or it does not synchronise them.
-    if not trained and isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        model = cast(Any, model.module)
+    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        trained = torch.is_grad_enabled() and any(p.requires_grad for p in model.parameters())
+        # With gradients on it has to be called itself, or it does not synchronise them.
+        model = cast(Any, model if trained else model.module)
     peft = sys.modules.get("peft")
     if peft is not None and isinstance(model, peft.PeftModel):
         active = model.peft_config[model.active_adapter]
@@ -169,11 +170,11 @@ def _takes_a_mask(model: Any) -> bool:
     return "attention_mask" in parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
 
-def _called_whole(model: object, inner: Any) -> CausalLM:
+def _called_whole(model: Any) -> CausalLM:
     """A model that has to be called as a whole, in the same way by every process."""
     logger.debug("%s: the whole model makes the logits", type(model).__name__)
-    limit = getattr(inner.get_input_embeddings(), "num_embeddings", None)
-    return CausalLM(model, "whole", 0, limit, _position_limit(inner))
+    limit = getattr(model.get_input_embeddings(), "num_embeddings", None)
+    return CausalLM("whole", id_limit=limit, position_limit=_position_limit(model))
 
 
 def _signature(model: Any) -> object:
@@ -205,24 +206,19 @@ def _inspected(model: Any) -> CausalLM:
     name = type(model).__name__
     if getattr(model.config, "is_encoder_decoder", False):
         raise ValueError(f"model must be a decoder that predicts the next token, got {name}")
-    embedding = model.get_input_embeddings()
-    id_limit = getattr(embedding, "num_embeddings", None)
-    backbone = _backbone(model)
-    limit = _position_limit(model)
-    plain = CausalLM(model, "plain", 0, id_limit, limit)
     if _is_sharded(model):
-        return _called_whole(model, model)
+        return _called_whole(model)
+    id_limit = getattr(model.get_input_embeddings(), "num_embeddings", None)
+    limit = _position_limit(model)
     with _quiet(model):
         ids = torch.arange(8).mul_(max(1, (id_limit or 8) // 8)).clamp_(max=(id_limit or 8) - 1)
-        if limit is not None:
-            ids = ids[:limit]
-        ids = ids[None].to(plain.device_for(ids))
+        ids = ids[None, :limit].to(CausalLM("plain", model).device_for(ids))
         try:
             logits = cast(Tensor, model(input_ids=ids, use_cache=False).logits)[0]
         except Exception as error:
             raise ValueError(f"model must give logits for input_ids; {name} failed") from error
-        width = logits.shape[-1]
-        plain = CausalLM(model, "plain", width, id_limit, limit)
+        plain = CausalLM("plain", None, logits.shape[-1], id_limit, limit)
+        backbone = _backbone(model)
         if backbone is None:
             logger.debug("%s has no backbone of its own; plain logits by batch rows", name)
             return plain
@@ -232,14 +228,14 @@ def _inspected(model: Any) -> CausalLM:
             return plain
         head = model.get_output_embeddings()
         found = None
-        if _is_plain(head) and head.weight.shape[0] == width:
+        if _is_plain(head) and head.weight.shape[0] == plain.vocab:
             found = find_logit_map(probe, head, model.config)
     if found is None:
         logger.debug("%s: its own head makes the logits, by chunks of rows", name)
-        return CausalLM(model, "replay", width, id_limit, limit, backbone)
+        return replace(plain, path="replay", backbone=backbone)
     scale, softcap = found
     logger.debug("%s: tiles of its head, scale %g, softcap %s", name, scale, softcap)
-    return CausalLM(model, "tiles", width, id_limit, limit, backbone, head, scale, softcap)
+    return replace(plain, path="tiles", backbone=backbone, head=head, scale=scale, softcap=softcap)
 
 
 def _backbone(model: Any) -> nn.Module | None:
