@@ -5,6 +5,7 @@ import os
 import warnings
 from importlib.util import find_spec
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # No test needs a network, nor may one ask for it.
@@ -48,3 +49,10 @@ def pytest_configure(config):
         "ignore:`is_gradient_checkpointing` is deprecated and will be removed in v6. "
         "Use `is_activation_checkpointing` instead.:FutureWarning",
     )
+
+
+def pytest_collection_modifyitems(items):
+    """Refuses ids with addresses: they differ between the processes that share the tests in CI."""
+    wrong = sorted({item.nodeid for item in items if " at 0x" in item.nodeid})
+    if wrong:
+        raise pytest.UsageError(f"ids of tests must be the same in every process, got {wrong}")

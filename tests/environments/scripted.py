@@ -1,6 +1,7 @@
 """Environments that do what a test tells them to, and the runs that tests make of them."""
 
 import copy
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,11 @@ INFO_KEYS = (
 )
 AUTORESET_MODES = ("NEXT_STEP", "SAME_STEP", "DISABLED")
 UNIT = spaces.Box(0.0, 1.0, (2,), np.float64)
+
+
+def shown(value):
+    """An id for a parameter: its repr without addresses, the same in every process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 class Scripted(gym.Env):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from environments.scripted import Scripted, make_walk, play
+from environments.scripted import Scripted, make_walk, play, shown
 from kl_proteus import JointKLDivergenceWrapper, merge_snapshots
 
 NAN, INF = float("nan"), float("inf")
@@ -233,7 +233,7 @@ def test_which_snapshot_is_text(wrapper, which):
 
 
 @pytest.mark.usefixtures("unchanged")
-@pytest.mark.parametrize("state", [None, 3, "{}", b"{}", [], object()], ids=repr)
+@pytest.mark.parametrize("state", [None, 3, "{}", b"{}", [], object()], ids=shown)
 def test_a_state_is_a_dict(wrapper, state):
     with pytest.raises(TypeError, match="state must be a dict, got"):
         wrapper.load_kl_state_dict(state)
@@ -250,7 +250,7 @@ def test_a_state_is_a_dict(wrapper, state):
         ({"a": object()}, TypeError),
         ({("a", "b"): 1}, TypeError),
     ],
-    ids=str,
+    ids=shown,
 )
 def test_a_state_has_its_fields(wrapper, state, error):
     with pytest.raises(error, match="state"):
@@ -302,7 +302,7 @@ def test_a_state_with_any_part_of_another_type_is_refused_or_taken_whole(wrapper
     assert taken == []
 
 
-@pytest.mark.parametrize("part", [None, 3, "snapshot.json", [], object()], ids=repr)
+@pytest.mark.parametrize("part", [None, 3, "snapshot.json", [], object()], ids=shown)
 def test_what_is_merged_is_a_dict(wrapper, part):
     with pytest.raises(TypeError, match=r"snapshots\[1\] must be a dict, got"):
         merge_snapshots(wrapper.snapshot(), part)

@@ -19,6 +19,7 @@ from environments.scripted import (
     play,
     proceed,
     random_actions,
+    shown,
     values,
 )
 from kl_proteus import JointKLDivergenceWrapper
@@ -165,7 +166,7 @@ def test_a_state_is_a_copy():
         {"encoder": parity},
         {"encoder": "environments.named_encoders:halves"},
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_a_state_of_other_arguments_is_refused(others):
     source = make_walk(**others)

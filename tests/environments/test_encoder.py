@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 
 from environments.named_encoders import Coarse, halves, parity
-from environments.scripted import INFO_KEYS, Scripted, Walk, make_walk, play
+from environments.scripted import INFO_KEYS, Scripted, Walk, make_walk, play, shown
 from kl_proteus import JointKLDivergenceWrapper
 
 HERE = "environments.named_encoders"
@@ -75,7 +75,7 @@ def test_an_empty_result_is_one_cell():
 @pytest.mark.parametrize(
     "encoder",
     [parity, f"{HERE}:parity", Coarse(2), Coarse().by_three, f"{HERE}:Coarse.by_three", halves],
-    ids=str,
+    ids=shown,
 )
 def test_what_an_encoder_may_be(encoder):
     wrapper = make_walk(encoder=encoder, window=None)
@@ -92,7 +92,7 @@ def test_what_an_encoder_may_be(encoder):
         (Coarse(2), f"{HERE}:Coarse"),
         (Coarse.by_three, f"{HERE}:Coarse.by_three"),
     ],
-    ids=str,
+    ids=shown,
 )
 def test_a_snapshot_names_the_encoder(encoder, name):
     assert make_walk(encoder=encoder).snapshot()["encoder"] == name
@@ -232,7 +232,9 @@ def test_a_fault_in_a_terminal_observation_does_no_harm(fault):
     assert wrapper.get_kl_statistics()["steps"] == 10
 
 
-@pytest.mark.parametrize("fault", FAULTS.keys() - {"fraction after digits", "another length"})
+@pytest.mark.parametrize(
+    "fault", sorted(FAULTS.keys() - {"fraction after digits", "another length"})
+)
 def test_a_fault_in_the_first_observation(fault):
     encoder, error, message = FAULTS[fault]
     wrapper = encoded(encoder, ["bad", "a", "b"])

@@ -15,6 +15,7 @@ from environments.scripted import (
     pairs_of,
     play,
     random_actions,
+    shown,
     twin_of,
 )
 from kl_proteus import JointKLDivergenceWrapper
@@ -388,7 +389,7 @@ def test_what_is_no_array_of_real_numbers(value):
         digits(SPACE, value)
 
 
-@pytest.mark.parametrize("value", [{1, 2}, object(), None, "three", b"three", 1j], ids=repr)
+@pytest.mark.parametrize("value", [{1, 2}, object(), None, "three", b"three", 1j], ids=shown)
 def test_what_is_no_array_at_all(value):
     with pytest.raises((TypeError, ValueError), match=r"observation has .*; expected"):
         digits(SPACE, value)
