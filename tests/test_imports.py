@@ -53,6 +53,31 @@ def test_the_wrapper_loads_gymnasium_and_no_torch():
     assert not loaded & {"torch", "transformers"}
 
 
+def said_without(missing: str, code: str) -> str:
+    """What some code raises in an interpreter that cannot import a module."""
+    command = [sys.executable, "-c", f"import sys\nsys.modules[{missing!r}] = None\n{code}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.stderr.strip().rpartition("\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("missing", "code", "extra"),
+    [
+        ("torch", "import kl_proteus.torch", "torch"),
+        ("torch", "from kl_proteus.torch import KLControlCallback", "torch"),
+        ("torch", "from kl_proteus import KLController", "torch"),
+        ("trl", "from kl_proteus.torch import KLControlCallback", "trl"),
+    ],
+)
+def test_what_needs_an_extra_says_which(missing: str, code: str, extra: str):
+    if missing == "trl":
+        pytest.importorskip("torch")
+    assert said_without(missing, "import kl_proteus") == ""
+    said = said_without(missing, code)
+    assert said.startswith(("ImportError: ", "ModuleNotFoundError: "))
+    assert f"pip install 'kl-proteus[{extra}]'" in said
+
+
 def test_merging_snapshots_needs_no_gymnasium():
     loaded = loaded_after("from kl_proteus import merge_snapshots")
     assert not loaded & HEAVY

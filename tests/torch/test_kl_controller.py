@@ -180,7 +180,8 @@ def test_options_of_the_config():
     k3 = torch.where(counted, torch.expm1(ref - lp) - (ref - lp), 0.0)
     controller = made(GOLDEN[1], estimator="k3", reduction="sequence_sum")[0]
     assert controller.compute_kl(policy, tokens, mask).tolist() == near(k3.sum(1).tolist())
-    warm = made(GOLDEN[1], temperature=0.7)[0]
+    warm = made(GOLDEN[1])[0]
+    warm.config.temperature = 0.7
     cold = (logits / 0.7).log_softmax(-1)[:, :-1].gather(-1, tokens[:, 1:, None]).squeeze(-1)
     expected = torch.where(counted, lp - cold, 0.0).sum(1) / counted.sum(1)
     assert warm.compute_kl(policy, tokens, mask).tolist() == near(expected.tolist())
@@ -281,7 +282,7 @@ def batch(text_bytes):
 
 def test_a_model_is_loaded_by_its_name(folder, trained, policy, text_bytes, caplog):
     tokens, mask = batch(text_bytes)
-    controller = KLController(folder)
+    controller = KLController(Path(folder))
     assert not controller.ref_model.training
     assert not any(parameter.requires_grad for parameter in controller.ref_model.parameters())
     assert controller.ref_model.dtype == torch.float32
@@ -297,6 +298,12 @@ def test_a_model_is_loaded_by_its_name(folder, trained, policy, text_bytes, capl
     difference = torch.where(expected.mask, ours.logprobs - expected.logprobs, 0.0)
     assert torch.allclose(kl, difference.sum(1) / expected.mask.sum(1), atol=1e-5)
     assert (kl != 0).all()
+    controller.config.temperature = 0.5
+    with torch.no_grad():
+        cold = token_logprobs(trained, tokens, mask, temperature=0.5)
+    assert torch.allclose(
+        controller.compute_reference_logprobs(tokens, mask), cold.logprobs, atol=1e-6
+    )
 
 
 def test_a_tokenizer_is_loaded_with_the_model(folder, tmp_path):

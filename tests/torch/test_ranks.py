@@ -94,6 +94,11 @@ def on_one_rank(rank, folder):
         except ValueError as error:
             report["refused"] = str(error)
         assert made.save_state() == before
+        try:
+            made.get_batch_penalty_from_logprobs([[0.0]], [[-1.0] if rank else [math.nan]])
+        except ValueError as error:
+            report["refused lists"] = str(error)
+        assert made.save_state() == before
         report["after"] = calls(made, [batch(1, rank)], rank)
 
         # One that stays with its process asks nobody.
@@ -152,6 +157,8 @@ def test_a_process_that_cannot_measure_stops_all(reports):
     assert reports[0]["refused"].startswith("rank 1 could not measure its batch: ValueError: ")
     assert "policy[0][0] is nan" in reports[0]["refused"]
     assert reports[1]["refused"].startswith("policy[0][0] is nan")
+    assert "sequence 0 of the batch" in reports[0]["refused lists"]
+    assert reports[1]["refused lists"].startswith("rank 0 could not measure its batch: ")
     assert reports[0]["after"][0][:3] == reports[1]["after"][0][:3]
 
 

@@ -4,7 +4,7 @@ import copy
 import logging
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, cast
 
@@ -110,8 +110,7 @@ class KLControllerBase:
             ValueError: As for `compute_kl_from_logprobs`, or the penalty is too large for a float.
                 Nothing is changed then.
         """
-        kl = self._measure(policy_logprobs, reference_logprobs)
-        self._observe([] if kl is None else [kl])
+        (kl,), _ = self._observe(lambda: [self._measure(policy_logprobs, reference_logprobs)])
         return (0.0, 0.0) if kl is None else (self.kl_coeff * kl, kl)
 
     def get_batch_penalty_from_logprobs(
@@ -133,10 +132,11 @@ class KLControllerBase:
                 refuses it, where the message has its place; or a penalty, under the coefficient
                 before or after, is too large for a float. Nothing is changed then.
         """
-        measured = self._measure_batch(policy_logprobs_batch, reference_logprobs_batch)
         coefficient = self.kl_coeff
+        measured, values = self._observe(
+            lambda: self._measure_batch(policy_logprobs_batch, reference_logprobs_batch)
+        )
         penalties = [0.0 if kl is None else coefficient * kl for kl in measured]
-        values = self._observe([kl for kl in measured if kl is not None])
         return penalties, self._compute_stats(values)
 
     def get_stats(self) -> KLStats:
@@ -295,11 +295,22 @@ class KLControllerBase:
                 raise type(error)(f"sequence {place} of the batch: {error}") from None
         return measured
 
-    def _observe(self, values: list[float]) -> list[float]:
-        """Adapts to the divergences of sequences, if any; returns those that were adapted to."""
+    def _observe(
+        self, measure: Callable[[], list[float | None]]
+    ) -> tuple[list[float | None], list[float]]:
+        """Measures sequences, and adapts to those that have a divergence.
+
+        Returns:
+            What was measured, and the values that were adapted to.
+        """
+        measured = measure()
+        values = [kl for kl in measured if kl is not None]
+        self._adapt_to_each(values)
+        return measured, values
+
+    def _adapt_to_each(self, values: list[float]) -> None:
         if values:
             self._adapt_to(values, len(values), max(map(abs, values)))
-        return values
 
     def _adapt_to(self, values: list[float], samples: int, largest: float) -> None:
         """Lets measured values join the history, and adapts once.

@@ -1,6 +1,8 @@
 """The drop-in controller with a reference model."""
 
 import logging
+import os
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, cast
 
 import torch
@@ -63,13 +65,15 @@ class KLController(KLControllerBase):
 
     def __init__(
         self,
-        config: KLConfig | str,
+        config: KLConfig | str | os.PathLike[str],
         load_model: bool = True,
         *,
         process_group: Any = None,
         all_ranks: bool = True,
     ) -> None:
-        super().__init__(KLConfig(config) if isinstance(config, str) else config)
+        if isinstance(config, str | os.PathLike):
+            config = KLConfig(os.fspath(config))
+        super().__init__(config)
         for name, flag in (("load_model", load_model), ("all_ranks", all_ranks)):
             if not isinstance(flag, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise TypeError(f"{name} must be True or False, got {flag!r}")
@@ -258,10 +262,19 @@ class KLController(KLControllerBase):
             self._adapt_to([spread.mean], spread.count, largest)
         return (self.kl_coeff * kl).to(_result_type(policy_logprobs)), spread
 
-    def _observe(self, values: list[float]) -> list[float]:
+    def _observe(
+        self, measure: Callable[[], list[float | None]]
+    ) -> tuple[list[float | None], list[float]]:
         """Lets the values of all processes join the history, in the order of their ranks."""
-        _, parts = on_all_ranks(lambda: (None, values), self._process_group, self._all_ranks)
-        return super()._observe([value for part in parts for value in part])
+
+        def shared() -> tuple[list[float | None], list[float]]:
+            measured = measure()
+            return measured, [kl for kl in measured if kl is not None]
+
+        measured, parts = on_all_ranks(shared, self._process_group, self._all_ranks)
+        values = [kl for part in parts for kl in part]
+        self._adapt_to_each(values)
+        return measured, values
 
     def _rows(
         self, policy: Any, tokens: Any, attention_mask: Any, alignment: object
@@ -295,6 +308,9 @@ class KLController(KLControllerBase):
             raise RuntimeError(
                 "there is no reference model: call load_reference_model(), or set ref_model"
             )
+        if self._reference is not None and self._reference is not self._model:
+            # A field of the config acts from the next call on.
+            self._reference.temperature = self.config.temperature
         found, self._reference = reference_values(
             self._model, self._reference, tokens, mask, self.config.temperature
         )
