@@ -140,6 +140,29 @@ def test_a_model_against_itself(score):
     assert ended.json["kl"]["token_mean"] == ended.json["kl"]["max"] == 0.0
 
 
+@pytest.mark.parametrize("direction", ["policy_reference", "reference_policy"])
+def test_the_exact_divergence(score, direction):
+    ended = score("--json", "--full-kl", "--direction", direction, "--temperature", 0.7)
+    assert (ended.status, ended.err) == (0, "")
+    sums = []
+    for row, data in zip(read(), ROWS, strict=True):
+        ids, scored = conversation(data)
+        with torch.no_grad():
+            p, q = ((llama(s)(ids).logits[0].double() / 0.7).log_softmax(-1) for s in (1, 0))
+        if direction == "reference_policy":
+            p, q = q, p
+        kl = (p.exp() * (p - q)).sum(-1)[:-1][scored[1:]]
+        sums.append(kl.sum().item())
+        assert row["tokens"] == len(kl)
+        assert row["full_kl"] == pytest.approx(kl.mean().item(), abs=1e-5)
+        assert row["full_kl_sum"] == pytest.approx(sums[-1], abs=1e-4)
+    assert ended.json["direction"] == direction
+    assert ended.json["full_kl"]["sequence_sum"] == pytest.approx(sum(sums) / 7, abs=1e-4)
+    shown = score("--full-kl", "--direction", direction, "--output", "b.jsonl").out
+    assert "  exact" in shown
+    assert ("KL(reference || policy)" in shown) == (direction == "reference_policy")
+
+
 def test_completions_without_a_token(score):
     write([{"prompt": "a", "completion": ""}, {"prompt": "", "completion": "a"}])
     ended = score("--json")

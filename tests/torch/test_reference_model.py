@@ -442,6 +442,48 @@ def test_another_temperature_is_refused():
         warm.full_kl(model, IDS, MASK, temperature=1.0)
 
 
+def test_the_exact_divergence_of_a_policy():
+    policy, model = llama(1), llama()
+    reference = ReferenceModel(model, temperature=0.5)
+    got = reference.full_kl(policy, IDS, MASK)
+    with torch.no_grad():
+        p = (policy(input_ids=IDS[:1]).logits.double() / 0.5).log_softmax(-1)
+        q = (model(input_ids=IDS[:1]).logits.double() / 0.5).log_softmax(-1)
+    exact = (p.exp() * (p - q)).sum(-1)[0, :-1]
+    assert (got.kl[0, 1:] - exact).abs().max() < 2e-5
+    got.kl.sum().backward()
+    assert policy.lm_head.weight.grad.abs().sum() > 0
+    assert model.lm_head.weight.grad is None
+
+
+@pytest.mark.parametrize("targets", [["q_proj", "v_proj"], ["q_proj", "lm_head"]])
+@pytest.mark.parametrize("adapter", [None, "ref"])
+def test_the_exact_divergence_from_shared_weights(targets, adapter):
+    policy = with_lora(llama(), "default", "ref", target_modules=targets)
+    policy.eval()
+    apart = copy.deepcopy(policy)
+    if adapter is None:
+        other = llama()
+    else:
+        other = copy.deepcopy(policy)
+        other.set_adapter("ref")
+    before = state(policy)
+    got = ReferenceModel(policy, adapter=adapter).full_kl(policy, IDS, MASK)
+    want = ReferenceModel(other, adapter=adapter).full_kl(apart, IDS, MASK)
+    assert (got.kl - want.kl).abs().max() < 1e-6
+    assert got.kl.max() > 1e-3
+    got.kl.sum().backward()
+    want.kl.sum().backward()
+    grads = dict(apart.named_parameters())
+    assert state(policy)["adapters"] == before["adapters"]
+    assert state(policy)["trainable"] == before["trainable"]
+    for name, parameter in policy.named_parameters():
+        if parameter.grad is None:
+            assert grads[name].grad is None
+        else:
+            assert torch.allclose(parameter.grad, grads[name].grad, atol=1e-4), name
+
+
 def test_columns_masks_and_alignments_are_those_of_the_engine():
     model = llama()
     reference = ReferenceModel(model, vocab_size=200)

@@ -378,7 +378,7 @@ class ReferenceModel:
         """Exact divergence from the reference at each prefix; see `kl_proteus.torch.full_kl`.
 
         Args:
-            policy: The policy's model, which gets gradients.
+            policy: The policy's model, which gets gradients; it may be the one that is shared.
             tokens: Token ids of shape (batch, tokens).
             attention_mask: True or 1 for tokens that the models see, the same shape; None is all.
             temperature: That of the policy, to make sure that it is the same.
@@ -392,10 +392,10 @@ class ReferenceModel:
             TypeError: An argument has another type.
             ValueError: The temperature is another one, or another argument is illegal.
         """
-        import kl_proteus.torch
+        from kl_proteus.torch.vocabulary_kl import full_kl
 
         self._check_temperature(temperature)
-        return cast(Any, kl_proteus.torch).full_kl(
+        return full_kl(
             policy,
             self,
             tokens,
