@@ -378,14 +378,36 @@ class Layout:
         """
         Axes of what a user's encoder returns: a 1-D array of cell digits, or of unbounded values.
         """
+    @property
+    def encoded_leaves(self, /) -> list[tuple[str, str]]:
+        """
+        For every leaf with an encoder, its name and a hash of what decides how it is encoded.
+        """
+    @staticmethod
+    def exact(name: str, shape: SupportsGetItem[int, SupportsIndex]) -> Layout:
+        """
+        A leaf of an array whose cell is the hash of its exact content.
+        """
     @classmethod
     def from_json(cls, /, text: str) -> Layout:
         """
         A layout from its JSON.
         """
-    def histogram_bins(self, /, value: Any) -> bytes:
+    @staticmethod
+    def grey_grid(
+        name: str,
+        shape: SupportsGetItem[int, SupportsIndex],
+        rows: SupportsIndex,
+        columns: SupportsIndex,
+        *,
+        low: SupportsFloat | SupportsIndex,
+        high: SupportsFloat | SupportsIndex,
+        levels: SupportsIndex,
+        scale: SupportsFloat | SupportsIndex = 1.0,
+        declared: bool = True,
+    ) -> Layout:
         """
-        The bin of every scalar in the histogram of its axis.
+        Axes of the means of a grid of blocks over an image; `low` and `high` bound its pixels.
         """
     @staticmethod
     def integer(
@@ -419,6 +441,18 @@ class Layout:
     def of_tuple(name: str, items: SupportsGetItem[int, Layout]) -> Layout:
         """
         The axes of a Tuple space.
+        """
+    @staticmethod
+    def projection(
+        inputs: Layout,
+        axes: SupportsIndex,
+        *,
+        seed: SupportsIndex,
+        bins: SupportsIndex,
+        scale: SupportsFloat | SupportsIndex,
+    ) -> Layout:
+        """
+        Axes of a random projection of what `inputs`, a layout of one array, has axes for.
         """
     @staticmethod
     def real(
@@ -564,7 +598,6 @@ class PairTracker:
         epsilon: Pseudocount of each occupied cell.
         history_size: Number of reported values for mean, std, min and max.
         min_window: Fewer pairs than this on a side report 0.0.
-        axis_histograms: Whether to keep the histogram of each axis; None keeps them for up to 64.
 
     Raises:
         TypeError: An argument is of another type.
@@ -583,7 +616,6 @@ class PairTracker:
         epsilon: Any | None = None,
         history_size: Any | None = None,
         min_window: Any | None = None,
-        axis_histograms: bool | None = None,
     ) -> PairTracker: ...
     def __reduce__(self, /) -> "tuple[Any, tuple[Any, ...]]": ...
     @classmethod
@@ -624,25 +656,6 @@ class PairTracker:
             ValueError: There is a detector already, it feeds on another tracker, or its reference
                 has other axes.
         """
-    def axis_moves(self, /, most: SupportsIndex | None = None) -> "list[dict[str, Any]]":
-        """
-        How each axis differs between the two distributions, the largest excess first.
-
-        Args:
-            most: At most this many axes; None for all of them.
-
-        Returns:
-            A dict an axis with `axis` (its name), `kl` and `expected` (nats), `excess` (standard
-            deviations), `past` (earlier windows behind `expected`; 0 where independent pairs are
-            assumed), `shift` (of the mean, in units of the axis, or None), `grown` (the bin that has
-            grown most, as `low`, `high`, `before` and `now`, or None), `flow` and `fullest` (shares
-            of the newest pairs).
-        """
-    def axis_shares(self, /) -> list[tuple[str, float, float]]:
-        """
-        Name, flow share and share of the fullest bin of the newest pairs, an axis an entry; empty
-        where no histograms are kept.
-        """
     def choose(self, /, action: Any) -> None:
         """
         Takes the action on the waiting observation; without one there will be no pair.
@@ -658,6 +671,11 @@ class PairTracker:
     def define_observation(self, /, layout: Layout) -> None:
         """
         Sets the axes that an encoder's first result decides.
+        """
+    @property
+    def encoder(self, /) -> str | None:
+        """
+        The name of the encoder; None where each scalar has an axis.
         """
     def forget(self, /) -> None:
         """
@@ -850,7 +868,6 @@ class VectorTracker:
         epsilon: See there.
         history_size: See there.
         min_window: See there.
-        axis_histograms: See there.
 
     Raises:
         TypeError: An argument is of another type.
@@ -875,7 +892,6 @@ class VectorTracker:
         epsilon: Any | None = None,
         history_size: Any | None = None,
         min_window: Any | None = None,
-        axis_histograms: bool | None = None,
     ) -> VectorTracker: ...
     def __reduce__(self, /) -> "tuple[Any, tuple[Any, ...]]": ...
     @classmethod
@@ -909,11 +925,6 @@ class VectorTracker:
             mean and standard deviation over the history, its observation part and its policy part,
             in nats), and the rows that report; the others hold 0.0.
         """
-    def axis_moves(self, /, most: SupportsIndex | None = None) -> "list[list[dict[str, Any]]]":
-        """
-        How each axis differs between the two distributions, as in `PairTracker.axis_moves`: a list
-        for each row, or one for all rows.
-        """
     def choose(self, /, actions: Any) -> None:
         """
         Takes the actions on the waiting observations, of all rows or of none.
@@ -931,9 +942,10 @@ class VectorTracker:
         """
         Sets the axes that an encoder's first result decides.
         """
-    def ended(self, /) -> Incomplete:
+    @property
+    def encoder(self, /) -> str | None:
         """
-        The rows that have ended and whose next action the environment ignores.
+        The name of the encoder; None where each scalar has an axis.
         """
     def evidence(self, /) -> tuple[Incomplete, Incomplete]:
         """
@@ -960,16 +972,13 @@ class VectorTracker:
         """
         The axes of the observation; None until an encoder has decided them.
         """
-    def observe(
-        self, /, observations: Any, mask: Any | None = None, ended: Any | None = None
-    ) -> None:
+    def observe(self, /, observations: Any, mask: Any | None = None) -> None:
         """
         Takes the observations that the next actions answer.
 
         Args:
             observations: Of all rows; None in place of one whose encoder failed.
             mask: The rows to take it for; None for all of them.
-            ended: Rows that have ended and whose next action the environment ignores.
         """
     @property
     def observes_arrays(self, /) -> bool:

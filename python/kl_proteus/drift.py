@@ -1,7 +1,7 @@
 """The drift of a policy's behaviour in one environment."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from os import PathLike
 from typing import Any, SupportsFloat, TypeVar
 
@@ -17,6 +17,7 @@ from kl_proteus.tracking import (
     ALARM_KEY,
     INFO_KEYS,
     Encoder,
+    EncoderArgument,
     Report,
     check_prefix,
     flag,
@@ -67,8 +68,11 @@ class JointKLDivergenceWrapper(
             None or an infinity is no bound.
         action_range: The same for the action.
         obs_scale: Scale `s` of the maps of unbounded axes, in units of the observation.
-        encoder: A function, or `"module:function"`, that turns an observation into a 1-D array:
-            integers are cell digits, floats are unbounded axes. Needed for images.
+        encoder: "auto" gives an axis to each scalar of small spaces, and picks an encoder for the
+            arrays of others (see `kl_proteus.encoders.choose`; `kl_encoder` tells which). None
+            never encodes. One of `kl_proteus.encoders`, or the text of its `repr`, encodes every
+            array that it takes. A function, or `"module:function"`, turns an observation into a 1-D
+            array: integers are cell digits, floats are unbounded axes.
         min_window: Fewer pairs than this in a window report 0.0.
         info_prefix: Precedes every key that this wrapper adds to info.
         info_on_reset: Add the keys to the info of `reset` as well.
@@ -97,7 +101,7 @@ class JointKLDivergenceWrapper(
         obs_range: Range | None = None,
         action_range: Range | None = None,
         obs_scale: float = 1.0,
-        encoder: Callable[[ObsType], Any] | str | None = None,
+        encoder: EncoderArgument = "auto",
         min_window: int = 32,
         info_prefix: str = "",
         info_on_reset: bool = False,
@@ -119,7 +123,7 @@ class JointKLDivergenceWrapper(
             obs_range=plain(obs_range),
             action_range=plain(action_range),
             obs_scale=plain(obs_scale),
-            encoder=encoder,
+            encoder=plain(encoder),
             min_window=plain(min_window),
             info_prefix=info_prefix,
             info_on_reset=plain(info_on_reset),
@@ -216,6 +220,14 @@ class JointKLDivergenceWrapper(
             if self._drift_detector is not None:
                 info[self._alarm_key] = 0.0  # no pair, no alarm
         return observation, info
+
+    @property
+    def kl_encoder(self) -> str | None:
+        """How observations are encoded, as snapshots record it; None where each scalar has an axis.
+
+        Built-in encoders are listed with their arrays and a hash of shape and bounds.
+        """
+        return self._tracker.encoder
 
     @property
     def kl_history(self) -> list[float]:

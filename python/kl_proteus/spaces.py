@@ -4,7 +4,7 @@ import copy
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -12,6 +12,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from kl_proteus._core import Layout
+from kl_proteus.encoders import ArrayEncoder, ArrayLeaf, choose
+from kl_proteus.encoders.automatic import MOST_PLAIN_INTEGERS
 
 Side: TypeAlias = float | Sequence[float | None] | NDArray[Any] | None
 """One side of a range: a number, one per axis, or None for "no bound"."""
@@ -27,7 +29,6 @@ LEAF_SPACES: tuple[type[spaces.Space[Any]], ...] = (
     spaces.MultiBinary,
 )
 MOST_BINS = 2**31 - 1
-MOST_IMAGE_SCALARS = 64
 # Readers of JSON, which saved layouts are, stop at some depth.
 DEEPEST_NESTING = 32
 
@@ -164,6 +165,7 @@ class _Builder:
     bins: list[int]
     bounds: tuple[list[float], list[float]] | None
     scale: float
+    encoders: dict[str, ArrayEncoder]
     next_axis: int = 0
 
     def build(self, space: spaces.Space[Any], name: str) -> Layout:
@@ -188,22 +190,16 @@ class _Builder:
         if isinstance(space, spaces.MultiBinary):
             return Layout.categories(name, shape, [0] * size, [2] * size)
         assert isinstance(space, spaces.Box)
-        box = cast("spaces.Box[Any]", space)
-        low, high = (
-            (bound[axes] for bound in self.bounds)
-            if self.bounds is not None
-            else (_floats(box.low), _floats(box.high))
-        )
-        build = Layout.real if np.dtype(box.dtype).kind == "f" else Layout.integer
-        return build(
-            name,
-            shape,
-            low,
-            high,
-            self.bins[axes],
+        leaf = replace(
+            ArrayLeaf.of_space(cast("spaces.Box[Any]", space), name),
+            bins=self.bins[axes],
             scale=self.scale,
-            declared=self.bounds is None,
         )
+        if self.bounds is not None:
+            low, high = (bound[axes] for bound in self.bounds)
+            leaf = replace(leaf, low=low, high=high, declared=False)
+        encoder = self.encoders.get(name)
+        return leaf.plain() if encoder is None else encoder.layout(leaf)
 
 
 def _content_layout(space: spaces.Space[Any], name: str) -> Layout:
@@ -219,12 +215,6 @@ def _content_layout(space: spaces.Space[Any], name: str) -> Layout:
 
 def _ints(values: NDArray[Any]) -> list[int]:
     return [int(value) for value in np.ravel(values)]
-
-
-def _floats(values: NDArray[Any]) -> list[float]:
-    # A bound of extended precision beyond float64 becomes infinite, which is no bound.
-    with np.errstate(over="ignore"):
-        return np.ravel(values).astype(np.float64).tolist()
 
 
 def layout_from_space(
@@ -256,20 +246,84 @@ def layout_from_space(
         TypeError: A custom space whose values have no canonical form, or an option of another type.
         ValueError: An option out of its range, or an image that needs an encoder.
     """
+    return _layout(space, name, bins, value_range, scale, normalized, option, {})
+
+
+def encoded_layout(
+    space: spaces.Space[Any],
+    encoder: ArrayEncoder | None,
+    *,
+    bins: Bins = 10,
+    value_range: Range | None = None,
+    scale: float = 1.0,
+    normalized: bool = False,
+) -> tuple[Layout, str | None]:
+    """The axes of an observation space whose arrays are encoded.
+
+    Args:
+        space: The space of the observation.
+        encoder: Encodes every array that it takes; None chooses one for each array that needs it.
+        bins: As for `layout_from_space`; one number for all axes where `encoder` is given.
+        value_range: As there; it bounds what is encoded.
+        scale: As there.
+        normalized: As there.
+
+    Returns:
+        The axes, and the name under which snapshots record the encoders: None without any.
+
+    Raises:
+        TypeError: As `layout_from_space`.
+        ValueError: As `layout_from_space`, or the encoder takes no array of the space.
+    """
+    arrays = [
+        ArrayLeaf.of_space(cast("spaces.Box[Any]", leaf.space), leaf.name)
+        for leaf in _leaves(space, "observation")
+        if isinstance(leaf.space, spaces.Box)
+    ]
+    if encoder is None:
+        # Bins or bounds for each axis are meant for the axes that the space has.
+        own_axes = _items(bins) is not None or value_range is not None or normalized
+        encoders = choose(arrays, project=not own_axes)
+    else:
+        if _items(bins) is not None:
+            raise ValueError("obs_bins must be one number with a built-in encoder, got a list")
+        encoders = {leaf.name: encoder for leaf in arrays if encoder.takes(leaf)}
+        if not encoders:
+            raise ValueError(f"encoder {encoder!r} takes no array of the observation space {space}")
+    layout = _layout(space, "observation", bins, value_range, scale, normalized, "obs", encoders)
+    named = [
+        # What the text leaves out (shape and bounds) is in the hash.
+        f"{name}: {encoders[name]!r} {fingerprint[:8]}"
+        for name, fingerprint in layout.encoded_leaves
+    ]
+    return layout, "; ".join(named) or None
+
+
+def _layout(
+    space: spaces.Space[Any],
+    name: str,
+    bins: Bins,
+    value_range: Range | None,
+    scale: float,
+    normalized: bool,
+    option: str,
+    encoders: dict[str, ArrayEncoder],
+) -> Layout:
     leaves = list(_leaves(space, name))
     for leaf in leaves:
         inner = leaf.space
         if (
             name == "observation"
+            and leaf.name not in encoders
             and isinstance(inner, spaces.Box)
             and np.dtype(cast("spaces.Box[Any]", inner).dtype).kind in "iub"
             and len(inner.shape) >= 2
-            and leaf.size > MOST_IMAGE_SCALARS
+            and leaf.size > MOST_PLAIN_INTEGERS
         ):
             raise ValueError(
                 f"{leaf.name} is an image of {leaf.size} integers, and one axis for each would "
-                "make every observation a cell of its own; give encoder= a function that returns "
-                "a 1-D array for an observation"
+                'make every observation a cell of its own; give encoder="auto", or a function that '
+                "returns a 1-D array for an observation"
             )
     width = sum(leaf.size for leaf in leaves)
     if normalized:
@@ -279,4 +333,5 @@ def layout_from_space(
             )
         value_range = (0.0, 1.0)
     bounds = None if value_range is None else _range(value_range, width, f"{option}_range")
-    return _Builder(axis_bins(bins, width, f"{option}_bins"), bounds, scale).build(space, name)
+    builder = _Builder(axis_bins(bins, width, f"{option}_bins"), bounds, scale, encoders)
+    return builder.build(space, name)

@@ -3,21 +3,23 @@
 import math
 from collections.abc import Callable
 from os import PathLike, fspath
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from kl_proteus import hooks, snapshots
+from kl_proteus import encoders, hooks, snapshots
 from kl_proteus._core import Layout
+from kl_proteus.encoders import ArrayEncoder
 from kl_proteus.snapshots import Snapshot
-from kl_proteus.spaces import Bins, Range, axis_bins, layout_from_space
+from kl_proteus.spaces import Bins, Range, axis_bins, encoded_layout, layout_from_space
 
 __all__ = [
     "ALARM_KEY",
     "INFO_KEYS",
     "Encoder",
+    "EncoderArgument",
     "Report",
     "Tracking",
     "check_prefix",
@@ -25,6 +27,9 @@ __all__ = [
     "plain",
     "tracking",
 ]
+
+EncoderArgument: TypeAlias = Callable[[Any], Any] | ArrayEncoder | str | None
+"""What `encoder=` takes."""
 
 INFO_KEYS = (
     "kl_divergence",
@@ -54,6 +59,8 @@ def plain(value: Any) -> Any:
         return {key: plain(item) for key, item in cast("dict[Any, Any]", value).items()}
     if isinstance(value, PathLike):
         return fspath(cast("PathLike[str]", value))
+    if isinstance(value, ArrayEncoder) and not isinstance(value, type):
+        return repr(value)
     return value
 
 
@@ -108,7 +115,7 @@ class Tracking:
     Attributes:
         observation: Axes of the observation; None where an encoder's first result decides them.
         action: Axes of the action.
-        encoder: The encoder, if there is one.
+        encoder: The encoder of the user, if there is one.
         keywords: The other arguments of a tracker.
     """
 
@@ -141,7 +148,7 @@ def tracking(
     obs_range: Range | None,
     action_range: Range | None,
     obs_scale: float,
-    encoder: Callable[[Any], Any] | str | None,
+    encoder: EncoderArgument,
     min_window: int,
 ) -> Tracking:
     """Checks the arguments that both wrappers have; `JointKLDivergenceWrapper` explains them.
@@ -150,11 +157,13 @@ def tracking(
         TypeError: An argument, or a space, is of a kind that cannot be used.
         ValueError: An argument is out of its range.
     """
-    named_encoder = None if encoder is None else hooks.name_of(encoder)
+    function, built_in = _encoder(encoder)
+    named_encoder = None if function is None else hooks.name_of(function)
     obs_scale = _positive(obs_scale, "obs_scale")
-    own_encoder = None if encoder is None else Encoder(encoder, obs_bins, obs_scale)
+    own_encoder = None if function is None else Encoder(function, obs_bins, obs_scale)
     normalize_obs = flag(normalize_obs, "normalize_obs")
     normalize_action = flag(normalize_action, "normalize_action")
+    observation: Layout | None = None
     if encoder is None:
         observation = layout_from_space(
             observation_space,
@@ -165,15 +174,23 @@ def tracking(
             normalized=not normalize_obs,
             option="obs",
         )
+    elif function is None:
+        observation, named_encoder = encoded_layout(
+            observation_space,
+            built_in,
+            bins=obs_bins,
+            value_range=obs_range,
+            scale=obs_scale,
+            normalized=not normalize_obs,
+        )
     else:
         # Its first result decides the axes.
         axis_bins(obs_bins, None, "obs_bins")
         if obs_range is not None or not normalize_obs:
             raise ValueError(
-                "obs_range and normalize_obs=False do not go with encoder=, "
+                "obs_range and normalize_obs=False do not go with a function as encoder=, "
                 "whose floats are unbounded"
             )
-        observation = None
     action = layout_from_space(
         action_space,
         "action",
@@ -220,6 +237,19 @@ def check_prefix(prefix: Any) -> None:
             f"info_prefix must not start with an underscore, got {prefix!r}: "
             "vector environments reserve such keys for their masks"
         )
+
+
+def _encoder(
+    encoder: EncoderArgument,
+) -> tuple[Callable[[Any], Any] | str | None, ArrayEncoder | None]:
+    """The function of a user or the built-in encoder that is meant; "auto" is neither."""
+    if isinstance(encoder, str):
+        built_in = encoders.named(encoder)
+        return (None if encoder == "auto" or built_in else encoder), built_in
+    # A class has the methods of its objects too.
+    if isinstance(encoder, ArrayEncoder) and not isinstance(encoder, type):
+        return None, encoder
+    return encoder, None
 
 
 def _given(value: Any, name: str) -> Any:

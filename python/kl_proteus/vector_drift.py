@@ -2,7 +2,7 @@
 
 import json
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from os import PathLike
 from typing import Any, TypeVar, cast
 
@@ -18,7 +18,14 @@ from kl_proteus.autoreset import autoreset_mode, checked_mask
 from kl_proteus.drift import JointKLDivergenceWrapper
 from kl_proteus.snapshots import Snapshot
 from kl_proteus.spaces import Bins, Range
-from kl_proteus.tracking import INFO_KEYS, Encoder, check_prefix, flag, tracking
+from kl_proteus.tracking import (
+    INFO_KEYS,
+    Encoder,
+    EncoderArgument,
+    check_prefix,
+    flag,
+    tracking,
+)
 
 ObsType = TypeVar("ObsType")
 ActType = TypeVar("ActType")
@@ -63,7 +70,7 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
         obs_range: See there.
         action_range: See there.
         obs_scale: See there.
-        encoder: See there; it is called for one observation at a time.
+        encoder: See there; a function is called for one observation at a time.
         min_window: See there.
         info_prefix: See there.
         info_on_reset: See there.
@@ -92,7 +99,7 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
         obs_range: Range | None = None,
         action_range: Range | None = None,
         obs_scale: float = 1.0,
-        encoder: Callable[[Any], Any] | str | None = None,
+        encoder: EncoderArgument = "auto",
         min_window: int = 32,
         info_prefix: str = "",
         info_on_reset: bool = False,
@@ -203,6 +210,11 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
     def pooled(self) -> bool:
         """Whether all sub-environments are in one distribution."""
         return self._pooled
+
+    @property
+    def kl_encoder(self) -> str | None:
+        """How observations are encoded; see `JointKLDivergenceWrapper.kl_encoder`."""
+        return self._tracker.encoder
 
     @property
     def kl_history(self) -> list[list[float]] | list[float]:

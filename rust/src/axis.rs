@@ -254,6 +254,51 @@ impl Axis {
         }
     }
 
+    /// Whether it takes floating-point values.
+    pub(crate) fn is_of_reals(&self) -> bool {
+        matches!(
+            self,
+            Self::Regular { .. }
+                | Self::Unbounded { .. }
+                | Self::LowerBounded { .. }
+                | Self::UpperBounded { .. }
+                | Self::Point { .. }
+        )
+    }
+
+    /// Where a value lies between the edges, from 0 to 1, and whether it was outside and moved to
+    /// the nearer one.
+    #[allow(clippy::cast_precision_loss)]
+    pub(crate) fn place(&self, x: f64) -> std::result::Result<(f64, bool), Unbinnable> {
+        if x.is_nan() {
+            return Err(Unbinnable::NotANumber);
+        }
+        let between = |low: f64, high: f64| {
+            let place = if high > low {
+                (x - low) / (high - low)
+            } else {
+                0.5
+            };
+            (place, x < low || x > high)
+        };
+        let (place, outside) = match *self {
+            Self::Regular { low, high, .. } => between(low, high),
+            Self::Integer { low, high, .. } => between(low as f64, high as f64),
+            Self::Point { value } => between(value, value),
+            Self::Unbounded { scale, .. } => (f64::midpoint(1.0, squash(x, scale)), false),
+            Self::LowerBounded { low, scale, .. } => {
+                (half_line((x - low).max(0.0), scale), x < low)
+            }
+            Self::UpperBounded { high, scale, .. } => {
+                (1.0 - half_line((high - x).max(0.0), scale), x > high)
+            }
+            Self::Category { .. } | Self::Digit | Self::Content => {
+                return Err(Unbinnable::Unordered);
+            }
+        };
+        Ok((place.clamp(0.0, 1.0), outside))
+    }
+
     /// The digit of a floating-point value.
     #[inline]
     pub(crate) fn bin_real(&self, x: f64) -> std::result::Result<Binned, Unbinnable> {
@@ -271,12 +316,7 @@ impl Axis {
                 }
             }
             Self::Unbounded { scale, bins } => {
-                let squashed = if x.is_infinite() {
-                    x.signum()
-                } else {
-                    x / (scale + x.abs())
-                };
-                regular_bin(f64::midpoint(1.0, squashed), bins)
+                regular_bin(f64::midpoint(1.0, squash(x, scale)), bins)
             }
             Self::LowerBounded { low, scale, bins } => {
                 if x < low {
@@ -362,6 +402,16 @@ impl Axis {
             }
             _ => (0, u32::MAX.into()),
         }
+    }
+}
+
+/// Maps the line to `[-1, 1]`, the infinities to its ends.
+#[inline]
+fn squash(x: f64, scale: f64) -> f64 {
+    if x.is_infinite() {
+        x.signum()
+    } else {
+        x / (scale + x.abs())
     }
 }
 

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize, de};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::axis::{Axis, Binned, Unbinnable};
+use crate::encoder::Encoder;
 use crate::error::{Error, Result};
 use crate::row::Row;
 
@@ -42,6 +43,8 @@ pub struct Leaf {
     name: String,
     shape: Vec<usize>,
     axes: Vec<Axis>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    encoder: Option<Encoder>,
 }
 
 impl Leaf {
@@ -52,7 +55,12 @@ impl Leaf {
     pub fn new(name: String, shape: Vec<usize>, axes: Vec<Axis>) -> Result<Self> {
         let expected = shape.iter().product();
         if axes.len() == expected {
-            Ok(Self { name, shape, axes })
+            Ok(Self {
+                name,
+                shape,
+                axes,
+                encoder: None,
+            })
         } else {
             Err(Error::Length {
                 place: name,
@@ -62,12 +70,42 @@ impl Leaf {
         }
     }
 
+    /// A leaf of an array of `shape` that an encoder turns into `axes`.
+    ///
+    /// # Errors
+    /// The encoder is for another shape or for other axes.
+    pub fn encoded(
+        name: String,
+        shape: Vec<usize>,
+        axes: Vec<Axis>,
+        encoder: Encoder,
+    ) -> Result<Self> {
+        let leaf = Self {
+            name,
+            shape,
+            axes,
+            encoder: Some(encoder),
+        };
+        leaf.validate()?;
+        Ok(leaf)
+    }
+
     /// Checks a leaf that came from a file.
     ///
     /// # Errors
     /// An impossible axis, or a shape of another size.
     pub fn validate(&self) -> Result<()> {
         self.axes.iter().try_for_each(Axis::validate)?;
+        if let Some(encoder) = &self.encoder {
+            return if encoder.validate(&self.shape, &self.axes) {
+                Ok(())
+            } else {
+                Err(Error::malformed(
+                    "a leaf",
+                    format!("the encoder of {} is for another leaf", self.name),
+                ))
+            };
+        }
         if self.axes.iter().any(Axis::is_content) && !(self.is_content() && self.shape.is_empty()) {
             return Err(Error::malformed(
                 "a leaf",
@@ -115,9 +153,38 @@ impl Leaf {
         matches!(self.axes.as_slice(), [axis] if axis.is_content())
     }
 
-    /// Name and index of one scalar, such as `observation[2]`.
+    /// What turns its scalars into axes, if they are not axes themselves.
     #[must_use]
-    pub fn place(&self, mut offset: usize) -> String {
+    pub fn encoder(&self) -> Option<&Encoder> {
+        self.encoder.as_ref()
+    }
+
+    /// A hash of what decides how scalars become axes, in hexadecimal; `None` without an encoder.
+    #[must_use]
+    pub fn fingerprint(&self) -> Option<String> {
+        let encoder = self.encoder.as_ref()?;
+        let text = serde_json::to_string(&(&self.shape, encoder)).unwrap_or_default();
+        Some(format!("{:032x}", xxh3_128(text.as_bytes())))
+    }
+
+    /// Number of scalars of a value.
+    #[must_use]
+    pub fn scalars(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Name of one axis, such as `observation[2]`.
+    #[must_use]
+    pub fn place(&self, offset: usize) -> String {
+        match &self.encoder {
+            Some(encoder) => encoder.place(&self.name, offset),
+            None => self.scalar_place(offset),
+        }
+    }
+
+    /// Name and index of one scalar.
+    #[must_use]
+    pub fn scalar_place(&self, mut offset: usize) -> String {
         if self.shape.is_empty() {
             return self.name.clone();
         }
@@ -131,8 +198,8 @@ impl Leaf {
     }
 
     #[cold]
-    fn error(&self, offset: usize, why: Unbinnable) -> Error {
-        let place = self.place(offset);
+    pub(crate) fn error(&self, offset: usize, why: Unbinnable) -> Error {
+        let place = self.scalar_place(offset);
         match why {
             Unbinnable::NotANumber => Error::NotANumber { place },
             Unbinnable::NotWhole(value) => Error::NotWhole { place, value },
@@ -396,6 +463,11 @@ impl<R: TakeBin> Encoding<'_, R> {
             expected: self.layout.width(),
             got: seen + self.offset + excess,
         }
+    }
+
+    /// Says that the value lies outside the range of what an encoder read.
+    pub fn mark_flow(&mut self) {
+        self.flow = true;
     }
 
     /// The key of the finished value, and whether any digit is a flow bin.

@@ -25,6 +25,7 @@ pub mod controller;
 pub mod detector;
 mod divergence;
 mod drift;
+mod encoder;
 mod error;
 mod estimator;
 #[allow(dead_code)]
@@ -54,6 +55,7 @@ pub use axis_tracker::{AxisShares, MOST_AXES};
 pub use content::Content;
 pub use divergence::{Weights, divergence, smoothed_divergence};
 pub use drift::{Config, Drift, DriftState, Report, Which};
+pub use encoder::{Encoder, GreyGrid, Projection};
 pub use error::{Error, Result};
 pub use estimator::Estimator;
 pub use expectation::{Expectation, log_divergence};

@@ -115,7 +115,7 @@ def test_a_file_that_is_no_snapshot(collect):
 def test_an_image_without_an_encoder(collect):
     gym.register("Images-v0", lambda: Images(), disable_env_checker=True)
     try:
-        assert_one_line(collect("Images-v0"), "encoder")
+        assert_one_line(collect("Images-v0", "--encoder", "none"), "is an image", "encoder")
     finally:
         del gym.registry["Images-v0"]
 

@@ -36,7 +36,7 @@ KEYWORDS = {
     "obs_range": None,
     "action_range": None,
     "obs_scale": 1.0,
-    "encoder": None,
+    "encoder": "auto",
     "min_window": 32,
     "info_prefix": "",
     "info_on_reset": False,

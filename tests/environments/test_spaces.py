@@ -545,7 +545,7 @@ def test_an_image_needs_an_encoder(space):
     size = int(np.prod(space.shape))
     for where, name in ((space, "observation"), (nested, r"observation\['view'\]")):
         with pytest.raises(ValueError, match=f"{name} is an image of {size} integers.*encoder="):
-            JointKLDivergenceWrapper(Scripted([0, 0], where))
+            JointKLDivergenceWrapper(Scripted([0, 0], where), encoder=None)
 
 
 @pytest.mark.parametrize(
@@ -561,7 +561,8 @@ def test_an_image_needs_an_encoder(space):
 )
 def test_what_is_no_image_needs_none(space):
     space.seed(1)
-    wrapper = JointKLDivergenceWrapper(Scripted([space.sample() for _ in range(4)], space))
+    env = Scripted([space.sample() for _ in range(4)], space)
+    wrapper = JointKLDivergenceWrapper(env, encoder=None)
     play(wrapper, [0, 1])
     assert wrapper.get_kl_statistics()["cells"] == 2
 

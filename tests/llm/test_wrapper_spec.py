@@ -109,7 +109,7 @@ def test_an_environment_is_made_again_from_its_spec(tmp_path, spec_of):
         "normalize_obs": True,
         "reference": None,
         "action_range": None,
-        "encoder": None,
+        "encoder": "auto",
     }
     for ours, theirs in zip(play(env, 4), play(again, 4), strict=True):
         assert ours[1:] == theirs[1:]

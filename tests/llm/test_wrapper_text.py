@@ -204,8 +204,8 @@ class Screen(gym.Env):
 
 @pytest.mark.parametrize("encoder", [mean_of_image, "wrapper_harness:mean_of_image"])
 def test_an_image_needs_an_encoder(tmp_path, encoder):
-    with pytest.raises(ValueError, match="give encoder= a function"):
-        LLMTrainingWrapper(Screen(), tmp_path / "out")
+    with pytest.raises(ValueError, match='give encoder="auto", or a function'):
+        LLMTrainingWrapper(Screen(), tmp_path / "out", encoder=None)
     assert names(tmp_path) == []
     options = {"format_type": "preference", "window": 4, "min_window": 1, "obs_bins": 40}
     env = LLMTrainingWrapper(Screen(), tmp_path / "out", encoder=encoder, **options)

@@ -46,7 +46,7 @@ class CollectOptions:
         action_range: Bounds of the action, likewise.
         obs_scale: Scale of unbounded axes of the observation.
         history_size: Values behind mean and deviation.
-        encoder: Name of a function that encodes observations; None bins them.
+        encoder: What encodes observations; None bins every scalar.
         mode: What the drift does to rewards.
         kl_penalty_weight: Reward per nat above the threshold.
         kl_bonus_weight: Reward at no drift.

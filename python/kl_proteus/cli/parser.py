@@ -272,8 +272,11 @@ def _add_drift(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--encoder",
         metavar="NAME",
-        type=values.qualified_name,
-        help="module:function that turns an observation into a 1-D array; needed for images",
+        default="auto",
+        type=values.encoder,
+        help="auto (default) encodes what is too large for an axis a scalar; none; "
+        "'GreyGrid(rows=4)' and the like; or module:function that turns an observation into a 1-D "
+        "array",
     )
 
 

@@ -60,6 +60,7 @@ def summary(
             "observation": {"current": tally.kl_observation, "mean": drift["observation_mean"]},
             "policy": {"current": tally.kl_policy, "mean": drift["policy_mean"]},
         },
+        "encoder": env.kl_encoder,
         "cells": drift["cells"],
         "flow_share": drift["flow"],
         "format": options.format,

@@ -29,12 +29,19 @@ def render(results: dict[str, Any]) -> str:
         *_run(results),
         "",
         *_drift(results["drift"]),
+        *_encoders(results["encoder"]),
         _row("cells", str(results["cells"])),
         _row("outside the bins", f"{100 * results['flow_share']:.1f} % of the pairs"),
         "",
         *_files(results),
     ]
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _encoders(name: str | None) -> list[str]:
+    """One line for each encoded array; none where each scalar has an axis."""
+    labels = ("encoder", *[""] * (name or "").count("; "))
+    return [_row(*line) for line in zip(labels, name.split("; "), strict=True)] if name else []
 
 
 def _run(results: dict[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any, cast
 __all__ = [
     "bins",
     "bounds",
+    "encoder",
     "environment_arguments",
     "number",
     "path",
@@ -121,6 +122,25 @@ def qualified_name(text: str) -> str:
     if not module.strip() or not function.strip():
         raise ArgumentTypeError(f"must look like module:function, got {text!r}")
     return text
+
+
+def encoder(text: str) -> str | None:
+    """`auto`, `none` for None, an encoder of kl_proteus.encoders, or the name of a function."""
+    word = text.strip()
+    if word.lower() in ("auto", "none"):
+        return None if word.lower() == "none" else "auto"
+    # Not needed to show the help, and slow.
+    from kl_proteus import encoders
+
+    try:
+        return text if encoders.named(word) is not None else qualified_name(text)
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError(str(error)) from None
+    except ArgumentTypeError:
+        raise ArgumentTypeError(
+            "must be auto, none, an encoder such as 'GreyGrid(rows=4)', or module:function, "
+            f"got {text!r}"
+        ) from None
 
 
 def policy(text: str) -> str:

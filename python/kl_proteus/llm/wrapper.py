@@ -23,7 +23,7 @@ from kl_proteus.llm.text.environment_text import EnvironmentText
 from kl_proteus.llm.training_data import TrainingData, binning_of
 from kl_proteus.snapshots import Snapshot
 from kl_proteus.spaces import Bins, Range
-from kl_proteus.tracking import Report, plain
+from kl_proteus.tracking import EncoderArgument, Report, plain
 
 __all__ = ["LLMTrainingWrapper"]
 
@@ -117,7 +117,7 @@ class LLMTrainingWrapper(
         obs_range: Range | None = None,
         action_range: Range | None = None,
         obs_scale: float = 1.0,
-        encoder: Callable[[ObsType], Any] | str | None = None,
+        encoder: EncoderArgument = "auto",
         min_window: int = 32,
         info_prefix: str = "",
         info_on_reset: bool = False,
@@ -154,7 +154,7 @@ class LLMTrainingWrapper(
             obs_range=plain(obs_range),
             action_range=plain(action_range),
             obs_scale=plain(obs_scale),
-            encoder=encoder,
+            encoder=plain(encoder),
             min_window=plain(min_window),
             info_prefix=info_prefix,
             info_on_reset=plain(info_on_reset),

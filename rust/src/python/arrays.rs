@@ -25,6 +25,13 @@ pub(super) trait Sink {
     fn integer(&mut self, x: i128) -> Result<()>;
     /// The hash of a value that has no scalars.
     fn content(&mut self, hash: u128) -> Result<()>;
+    /// All scalars at once, where they are bytes that lie one after the other.
+    #[inline]
+    fn bytes(&mut self, scalars: &[u8]) -> Result<()> {
+        scalars.iter().try_for_each(|&x| self.integer(x.into()))
+    }
+    /// The value lies outside the range of what an encoder read.
+    fn mark_flow(&mut self) {}
 }
 
 impl<R: TakeBin> Sink for Encoding<'_, R> {
@@ -41,13 +48,17 @@ impl<R: TakeBin> Sink for Encoding<'_, R> {
     fn content(&mut self, hash: u128) -> Result<()> {
         Encoding::content(self, hash)
     }
+
+    fn mark_flow(&mut self) {
+        Encoding::mark_flow(self);
+    }
 }
 
 /// Gives the scalars of `value`, which should have the leaf's shape, to `sink`.
 pub(super) fn read(value: &Bound<'_, PyAny>, leaf: &Leaf, sink: &mut impl Sink) -> PyResult<()> {
     // The commonest values of one scalar first. `PyIndex_Check` asks for a slot of the type, where
     // `hasattr("__index__")` would search attributes by name.
-    let one_scalar = leaf.axes().len() == 1;
+    let one_scalar = leaf.scalars() == 1;
     if one_scalar && value.is_instance_of::<PyFloat>() {
         return Ok(sink.real(value.extract()?)?);
     }
@@ -127,7 +138,7 @@ fn read_array(
     if !matches!(dtype.kind(), b'f' | b'i' | b'u' | b'b') {
         return Err(refused_dtype(leaf, &dtype));
     }
-    let one_scalar = array.len() == 1 && leaf.axes().len() == 1;
+    let one_scalar = array.len() == 1 && leaf.scalars() == 1;
     if array.shape() != leaf.shape() && !one_scalar {
         return Err(PyValueError::new_err(format!(
             "{} has shape {}; expected {}",
@@ -154,7 +165,10 @@ pub(super) fn scalars(array: &Bound<'_, PyUntypedArray>, sink: &mut impl Sink) -
         (b'f', 4) => each(array, |x: f32| sink.real(x.into())),
         (b'f', 8) => each(array, |x: f64| sink.real(x)),
         (b'f', 2) => each(array, |x: f16| sink.real(x.to_f64())),
-        (b'b' | b'u', 1) => each(array, |x: u8| sink.integer(x.into())),
+        (b'b' | b'u', 1) => match contiguous(array) {
+            Some(scalars) => sink.bytes(scalars),
+            None => each(array, |x: u8| sink.integer(x.into())),
+        },
         (b'u', 2) => each(array, |x: u16| sink.integer(x.into())),
         (b'u', 4) => each(array, |x: u32| sink.integer(x.into())),
         (b'u', 8) => each(array, |x: u64| sink.integer(x.into())),
@@ -192,6 +206,19 @@ fn converted<'py>(
     static ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let copy = ARRAY.import(array.py(), "numpy", "array")?;
     Ok(copy.call1((array, dtype))?.cast_into::<PyUntypedArray>()?)
+}
+
+/// The elements of an array of bytes in C order, where they lie so.
+fn contiguous<'a>(array: &'a Bound<'_, PyUntypedArray>) -> Option<&'a [u8]> {
+    if array.is_empty() || !array.is_c_contiguous() {
+        return None;
+    }
+    // SAFETY: the array is alive for as long as the borrow; `len` elements of one byte lie at
+    // `data`, and sinks call no Python, so nothing frees or resizes the array meanwhile.
+    unsafe {
+        let data = (*array.as_array_ptr()).fields.data.cast_const().cast();
+        Some(std::slice::from_raw_parts(data, array.len()))
+    }
 }
 
 /// Calls `take` with every element in C order. The caller has matched `T` to the dtype.

@@ -9,6 +9,7 @@ use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use super::arrays::{self, Sink, type_name};
 use crate::content::Content;
 use crate::error::{Error, Result};
+use crate::layout::Leaf;
 
 /// A value that holds itself would never end.
 const DEEPEST: usize = 64;
@@ -86,6 +87,22 @@ fn write(value: &Bound<'_, PyAny>, name: &str, depth: usize, into: &mut Content)
         write_array(&array, name, depth, into)?;
     }
     Ok(())
+}
+
+/// The content of an array that should have the leaf's shape.
+pub(super) fn of_array(value: &Bound<'_, PyAny>, leaf: &Leaf) -> PyResult<Content> {
+    let mut content = Content::new();
+    if leaf.scalars() == 0 {
+        write_empty(leaf.shape(), &mut content);
+    }
+    let mut rows = Rows {
+        into: &mut content,
+        name: leaf.name(),
+        shape: leaf.shape(),
+        at: 0,
+    };
+    arrays::read(value, leaf, &mut rows)?;
+    Ok(content)
 }
 
 fn real(x: f64, name: &str, into: &mut Content) -> Result<()> {

@@ -8,8 +8,9 @@ use pyo3::types::{PyList, PyMapping, PyTuple, PyType};
 use serde::{Deserialize, Serialize};
 
 use super::arrays::{self, Sink};
-use super::content;
+use super::{content, encoding};
 use crate::axis::Axis;
+use crate::encoder::{Encoder, GreyGrid, Projection};
 use crate::error::{Error, Result};
 use crate::layout::{self as core, Encoding, Key, Leaf, content_digits};
 use crate::row::Row;
@@ -60,7 +61,9 @@ impl Node {
         match self {
             Self::Leaf(leaf) => {
                 let leaf = &leaves[*leaf];
-                if leaf.is_content() {
+                if let Some(encoder) = leaf.encoder() {
+                    encoding::encode(value, leaf, encoder, sink)
+                } else if leaf.is_content() {
                     Ok(sink.content(content::of(value, leaf.name())?.hash())?)
                 } else {
                     arrays::read(value, leaf, sink)
@@ -138,6 +141,19 @@ impl Layout {
         })
     }
 
+    fn encoded_leaf(
+        name: String,
+        shape: Vec<usize>,
+        axes: Vec<Axis>,
+        encoder: Encoder,
+    ) -> PyResult<Self> {
+        let leaf = Leaf::encoded(name, shape, axes, encoder)?;
+        Ok(Self {
+            tree: Node::Leaf(0),
+            core: Arc::new(core::Layout::new(vec![leaf])),
+        })
+    }
+
     fn join(parts: &[&Self]) -> (Vec<Node>, Arc<core::Layout>) {
         let mut leaves = Vec::new();
         let mut nodes = Vec::new();
@@ -168,7 +184,7 @@ impl Layout {
                 .core
                 .leaves()
                 .get(leaf)
-                .filter(|leaf| !leaf.is_content()),
+                .filter(|leaf| !leaf.is_content() && leaf.encoder().is_none()),
             _ => None,
         }
     }
@@ -235,6 +251,10 @@ impl Sink for Digits<'_> {
         self.encoding.content(hash)?;
         self.digits.extend(content_digits(hash));
         Ok(())
+    }
+
+    fn mark_flow(&mut self) {
+        self.encoding.mark_flow();
     }
 }
 
@@ -307,6 +327,57 @@ impl Layout {
         Self::leaf(name, Vec::new(), Ok(vec![Axis::Content]))
     }
 
+    /// A leaf of an array whose cell is the hash of its exact content.
+    #[staticmethod]
+    fn exact(name: String, shape: Vec<usize>) -> PyResult<Self> {
+        Self::encoded_leaf(name, shape, vec![Axis::Content], Encoder::Exact)
+    }
+
+    /// Axes of the means of a grid of blocks over an image; `low` and `high` bound its pixels.
+    #[staticmethod]
+    #[pyo3(signature = (name, shape, rows, columns, *, low, high, levels, scale=1.0, declared=true))]
+    fn grey_grid(
+        name: String,
+        shape: Vec<usize>,
+        rows: u32,
+        columns: u32,
+        low: f64,
+        high: f64,
+        levels: u64,
+        scale: f64,
+        declared: bool,
+    ) -> PyResult<Self> {
+        let words = |error| PyValueError::new_err(format!("{name}: {error}"));
+        let grid = GreyGrid::new(rows, columns, &shape).map_err(words)?;
+        let axis = Axis::real(low, high, levels, scale, declared).map_err(words)?;
+        let axes = vec![axis; grid.blocks()];
+        Self::encoded_leaf(name, shape, axes, Encoder::GreyGrid(grid))
+    }
+
+    /// Axes of a random projection of what `inputs`, a layout of one array, has axes for.
+    #[staticmethod]
+    #[pyo3(signature = (inputs, axes, *, seed, bins, scale))]
+    fn projection(
+        inputs: PyRef<'_, Self>,
+        axes: u32,
+        seed: u64,
+        bins: u64,
+        scale: f64,
+    ) -> PyResult<Self> {
+        let [leaf] = inputs.core.leaves() else {
+            return Err(PyValueError::new_err(
+                "inputs must be the layout of one array",
+            ));
+        };
+        let (name, shape) = (leaf.name().to_owned(), leaf.shape().to_vec());
+        let words = |error| PyValueError::new_err(format!("{name}: {error}"));
+        let projection = Projection::new(axes, seed, leaf.axes().to_vec()).map_err(words)?;
+        let axis =
+            Axis::real(f64::NEG_INFINITY, f64::INFINITY, bins, scale, false).map_err(words)?;
+        let axes = vec![axis; axes as usize];
+        Self::encoded_leaf(name, shape, axes, Encoder::Projection(projection))
+    }
+
     /// Axes of what a user's encoder returns: a 1-D array of cell digits, or of unbounded values.
     #[staticmethod]
     #[pyo3(signature = (bins, *, digits, scale=1.0))]
@@ -366,6 +437,15 @@ impl Layout {
         self.core
             .named_axes()
             .map(|(_, axis)| axis.size())
+            .collect()
+    }
+
+    /// For every leaf with an encoder, its name and a hash of what decides how it is encoded.
+    #[getter]
+    fn encoded_leaves(&self) -> Vec<(String, String)> {
+        let leaves = self.core.leaves().iter();
+        leaves
+            .filter_map(|leaf| Some((leaf.name().to_owned(), leaf.fingerprint()?)))
             .collect()
     }
 

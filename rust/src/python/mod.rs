@@ -14,6 +14,7 @@ mod arrays;
 mod content;
 mod controller;
 mod detector;
+mod encoding;
 mod errors;
 mod estimators;
 mod layout;

@@ -339,6 +339,12 @@ impl VectorTracker {
         self.observation.get().cloned()
     }
 
+    /// The name of the encoder; None where each scalar has an axis.
+    #[getter]
+    fn encoder(&self) -> Option<String> {
+        self.lock().encoder().map(Into::into)
+    }
+
     /// The axes of the action.
     #[getter]
     fn action(&self) -> Layout {
