@@ -71,12 +71,46 @@ class Spoken(gym.Env):
         return word, 1.0, False, self.steps == self.length, {"said": word}
 
 
+class Pictured(gym.Env):
+    """A walk that is shown as a picture, a grid of codes, and a long vector."""
+
+    def __init__(self, length: int) -> None:
+        self.observation_space = spaces.Dict(
+            picture=spaces.Box(0, 255, (36, 33, 3), np.uint8),
+            codes=spaces.Box(0, 255, (5, 5, 3), np.uint8),
+            vector=spaces.Box(-np.inf, np.inf, (15,), np.float32),
+        )
+        self.action_space = spaces.Discrete(3)
+        self.length = length
+        self.steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._seen(0), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self._seen(int(action)), 1.0, self.steps == self.length, False, {}
+
+    def _seen(self, action):
+        return {
+            "picture": np.full((36, 33, 3), 90 * action, np.uint8),
+            "codes": np.full((5, 5, 3), self.steps % 3, np.uint8),
+            "vector": self.np_random.normal(size=15).astype(np.float32) / 9 + action,
+        }
+
+
 def spoken(length: int) -> gym.Env:
     return Spoken(length)
 
 
 def walk(length: int) -> gym.Env:
     return Walk(length=length)
+
+
+def pictured(length: int) -> gym.Env:
+    return Pictured(length)
 
 
 def nested(length: int) -> gym.Env:
@@ -97,6 +131,7 @@ KINDS: dict[str, Callable[[int], gym.Env]] = {
     "nested": nested,
     "cartpole": cartpole,
     "spoken": spoken,
+    "pictured": pictured,
 }
 LENGTHS = (4, 7, 5)
 

@@ -47,6 +47,7 @@ def test_every_report_is_that_of_a_single_wrapper(kind, mode, how):
     assert any(result[-1]["kl_divergence"].any() for result in ours if len(result) == 4)
     assert wrapper.get_kl_statistics() == list(singles.call("get_kl_statistics"))
     assert wrapper.kl_history == list(singles.call("kl_history"))
+    assert {wrapper.kl_encoder} == set(singles.get_attr("kl_encoder"))
     for which in ("current", "previous"):
         for index, snapshot in enumerate(singles.call("snapshot", which)):
             assert wrapper.snapshot(which, index) == snapshot
@@ -69,9 +70,18 @@ def test_every_report_is_that_of_a_single_wrapper(kind, mode, how):
         {"obs_bins": 3, "epsilon": 1e-3},
         {"info_on_reset": True, "info_prefix": "a/"},
         {"encoder": bounded},
+        {"encoder": "RandomProjection(axes=2)"},
         {"encoder": "vector.harness:bounded", "obs_bins": 4, "obs_scale": 0.5},
     ],
-    ids=["everything", "lag", "bins", "info-on-reset", "encoder", "named-encoder"],
+    ids=[
+        "everything",
+        "lag",
+        "bins",
+        "info-on-reset",
+        "encoder",
+        "built-in-encoder",
+        "named-encoder",
+    ],
 )
 def test_every_option_means_the_same(mode, settings):
     prefix = settings.get("info_prefix", "")
