@@ -448,8 +448,9 @@ class Layout:
         axes: SupportsIndex,
         *,
         seed: SupportsIndex,
+        low: SupportsFloat | SupportsIndex,
+        high: SupportsFloat | SupportsIndex,
         bins: SupportsIndex,
-        scale: SupportsFloat | SupportsIndex,
     ) -> Layout:
         """
         Axes of a random projection of what `inputs`, a layout of one array, has axes for.

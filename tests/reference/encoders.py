@@ -54,7 +54,7 @@ def place(low: float | None, high: float | None, x: float, scale: float) -> floa
 
 
 def projection_digits(
-    space: spaces.Box, value: Any, outputs: int, seed: int, bins: int, scale: float
+    space: spaces.Box, value: Any, outputs: int, seed: int, bins: int
 ) -> list[int]:
     """The digits of a random projection."""
     sums = [0.0] * outputs
@@ -65,7 +65,7 @@ def projection_digits(
         word = signs(seed, index)
         for k in range(outputs):
             sums[k] += -u if word >> k & 1 else u
-    axis = rows.unbounded(bins, scale)
+    axis = rows.regular(-4.0, 4.0, bins)
     return [axis.digit(total / math.sqrt(len(scalars))) for total in sums]
 
 

@@ -18,9 +18,9 @@ def integer(name: str, value: Any, least: int, most: int) -> None:
         raise ValueError(f"{name} must be from {least} to {most}, got {number}")
 
 
-def positive(name: str, value: Any) -> None:
-    """Refuses what is no number above 0 and at most 1e100."""
+def positive(name: str, value: Any, most: float) -> None:
+    """Refuses what is no number from 1e-6 to `most`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    if not 0.0 < value <= 1e100:
-        raise ValueError(f"{name} must be above 0 and at most 1e100, got {value}")
+    if not 1e-6 <= value <= most:
+        raise ValueError(f"{name} must be from 1e-6 to {most:g}, got {value}")

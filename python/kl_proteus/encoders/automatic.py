@@ -19,7 +19,7 @@ _FEWEST_LEVELS = 64
 _MOST_PLAIN_AXES = 8
 # Integers with fewer values come back, however many there are.
 _FEWEST_VALUES = 64
-_PROJECTED_AXES = 3
+_PROJECTED_AXES = 4
 
 
 def choose(leaves: Sequence[ArrayLeaf], *, project: bool = True) -> dict[str, ArrayEncoder]:
@@ -29,7 +29,7 @@ def choose(leaves: Sequence[ArrayLeaf], *, project: bool = True) -> dict[str, Ar
     * Other arrays of integers with two or more axes and more than 64 scalars, such as the codes of
       a grid world: `ExactContent()`.
     * More than eight scalars that are floats, or integers with 64 or more values, in all arrays
-      together: `RandomProjection`, with three axes shared out by size, at least one an array.
+      together: `RandomProjection`, with four axes shared out by size, at least one an array.
     * Anything else keeps an axis for each scalar.
 
     Args:

@@ -356,13 +356,14 @@ impl Layout {
 
     /// Axes of a random projection of what `inputs`, a layout of one array, has axes for.
     #[staticmethod]
-    #[pyo3(signature = (inputs, axes, *, seed, bins, scale))]
+    #[pyo3(signature = (inputs, axes, *, seed, low, high, bins))]
     fn projection(
         inputs: PyRef<'_, Self>,
         axes: u32,
         seed: u64,
+        low: f64,
+        high: f64,
         bins: u64,
-        scale: f64,
     ) -> PyResult<Self> {
         let [leaf] = inputs.core.leaves() else {
             return Err(PyValueError::new_err(
@@ -372,8 +373,7 @@ impl Layout {
         let (name, shape) = (leaf.name().to_owned(), leaf.shape().to_vec());
         let words = |error| PyValueError::new_err(format!("{name}: {error}"));
         let projection = Projection::new(axes, seed, leaf.axes().to_vec()).map_err(words)?;
-        let axis =
-            Axis::real(f64::NEG_INFINITY, f64::INFINITY, bins, scale, false).map_err(words)?;
+        let axis = Axis::real(low, high, bins, 1.0, false).map_err(words)?;
         let axes = vec![axis; axes as usize];
         Self::encoded_leaf(name, shape, axes, Encoder::Projection(projection))
     }

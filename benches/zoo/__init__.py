@@ -1,0 +1,1 @@
+"""Every environment that installs from the registry, walked with default arguments."""
