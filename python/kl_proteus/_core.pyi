@@ -409,6 +409,10 @@ class Layout:
         """
         Axes of the means of a grid of blocks over an image; `low` and `high` bound its pixels.
         """
+    def histogram_bins(self, /, value: Any) -> bytes:
+        """
+        The bin of every scalar in the histogram of its axis.
+        """
     @staticmethod
     def integer(
         name: str,
@@ -599,6 +603,7 @@ class PairTracker:
         epsilon: Pseudocount of each occupied cell.
         history_size: Number of reported values for mean, std, min and max.
         min_window: Fewer pairs than this on a side report 0.0.
+        axis_histograms: Whether to keep the histogram of each axis; None keeps them for up to 64.
 
     Raises:
         TypeError: An argument is of another type.
@@ -617,6 +622,7 @@ class PairTracker:
         epsilon: Any | None = None,
         history_size: Any | None = None,
         min_window: Any | None = None,
+        axis_histograms: bool | None = None,
     ) -> PairTracker: ...
     def __reduce__(self, /) -> "tuple[Any, tuple[Any, ...]]": ...
     @classmethod
@@ -656,6 +662,25 @@ class PairTracker:
         Raises:
             ValueError: There is a detector already, it feeds on another tracker, or its reference
                 has other axes.
+        """
+    def axis_moves(self, /, most: SupportsIndex | None = None) -> "list[dict[str, Any]]":
+        """
+        How each axis differs between the two distributions, the largest excess first.
+
+        Args:
+            most: At most this many axes; None for all of them.
+
+        Returns:
+            A dict an axis with `axis` (its name), `kl` and `expected` (nats), `excess` (standard
+            deviations), `past` (earlier windows behind `expected`; 0 where independent pairs are
+            assumed), `shift` (of the mean, in units of the axis, or None), `grown` (the bin that has
+            grown most, as `low`, `high`, `before` and `now`, or None), `flow` and `fullest` (shares
+            of the newest pairs).
+        """
+    def axis_shares(self, /) -> list[tuple[str, float, float]]:
+        """
+        Name, flow share and share of the fullest bin of the newest pairs, an axis an entry; empty
+        where no histograms are kept.
         """
     def choose(self, /, action: Any) -> None:
         """
@@ -869,6 +894,7 @@ class VectorTracker:
         epsilon: See there.
         history_size: See there.
         min_window: See there.
+        axis_histograms: See there.
 
     Raises:
         TypeError: An argument is of another type.
@@ -893,6 +919,7 @@ class VectorTracker:
         epsilon: Any | None = None,
         history_size: Any | None = None,
         min_window: Any | None = None,
+        axis_histograms: bool | None = None,
     ) -> VectorTracker: ...
     def __reduce__(self, /) -> "tuple[Any, tuple[Any, ...]]": ...
     @classmethod
@@ -926,6 +953,11 @@ class VectorTracker:
             mean and standard deviation over the history, its observation part and its policy part,
             in nats), and the rows that report; the others hold 0.0.
         """
+    def axis_moves(self, /, most: SupportsIndex | None = None) -> "list[list[dict[str, Any]]]":
+        """
+        How each axis differs between the two distributions, as in `PairTracker.axis_moves`: a list
+        for each row, or one for all rows.
+        """
     def choose(self, /, actions: Any) -> None:
         """
         Takes the actions on the waiting observations, of all rows or of none.
@@ -947,6 +979,10 @@ class VectorTracker:
     def encoder(self, /) -> str | None:
         """
         The name of the encoder; None where each scalar has an axis.
+        """
+    def ended(self, /) -> Incomplete:
+        """
+        The rows that have ended and whose next action the environment ignores.
         """
     def evidence(self, /) -> tuple[Incomplete, Incomplete]:
         """
@@ -973,13 +1009,16 @@ class VectorTracker:
         """
         The axes of the observation; None until an encoder has decided them.
         """
-    def observe(self, /, observations: Any, mask: Any | None = None) -> None:
+    def observe(
+        self, /, observations: Any, mask: Any | None = None, ended: Any | None = None
+    ) -> None:
         """
         Takes the observations that the next actions answer.
 
         Args:
             observations: Of all rows; None in place of one whose encoder failed.
             mask: The rows to take it for; None for all of them.
+            ended: Rows that have ended and whose next action the environment ignores.
         """
     @property
     def observes_arrays(self, /) -> bool:
