@@ -7,10 +7,12 @@ import re
 import signal
 import tempfile
 import time
+import warnings
+from pathlib import Path
 
 from . import table
 from .catalogue import environments
-from .walk import Row, walk
+from .walk import Row, make, walk
 
 
 def main() -> None:
@@ -24,16 +26,11 @@ def main() -> None:
     # MuJoCo writes a log into the directory it is run in.
     with tempfile.TemporaryDirectory() as away, contextlib.chdir(away):
         for at, name in enumerate(names):
-            try:
-                row = in_time(known[name], name)
-            except (ImportError, ModuleNotFoundError) as error:
-                missing[name] = _reason(error)
+            why = cannot_be_made(name)
+            if why:
+                missing[name] = why
                 continue
-            except Exception as error:
-                if "Dependency" not in type(error).__name__:
-                    raise RuntimeError(f"{name}: {error}") from error
-                missing[name] = _reason(error)
-                continue
+            row = in_time(known[name], name)
             rows.append(row)
             print(
                 f"{at + 1:4d}/{len(names)} {time.monotonic() - start:5.0f} s  {name:44s} "
@@ -72,10 +69,20 @@ def in_time(family: str, name: str, seconds: float = 120.0) -> Row:
     raise AssertionError("unreachable")
 
 
-def _reason(error: Exception) -> str:
-    """The first sentence, without the name of the environment."""
-    text = re.sub(r"\x1b\[\d+m", "", str(error)).split(". ")[0].split(", run")[0]
-    return re.sub(r"`?\b[\w/-]+-v\d`?", "this version", text).split(" (")[0]
+def cannot_be_made(name: str) -> str | None:
+    """Why an environment cannot be made, on its own, without the wrapper."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            env = make(name)
+            env.reset(seed=0)
+            env.close()
+        except FileNotFoundError as error:
+            return f"its package lacks {Path(error.filename).name}"
+        except Exception as error:  # a missing dependency, each with an error of its own
+            text = re.sub(r"\x1b\[\d+m", "", str(error)).split(". ")[0].split(", ")[0]
+            return re.sub(r"`?\b[\w/-]+-v\d`?", "this version", text).split(" (")[0]
+    return None
 
 
 if __name__ == "__main__":
