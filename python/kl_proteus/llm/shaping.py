@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import Literal, cast, get_args
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from kl_proteus import _checks
 from kl_proteus.controllers import KLCoefficientController
+
+# Only where arrays are: the command line reads the modes for its help.
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["MODES", "Mode", "RewardShaping", "finite_sums", "rewards_of_rows", "scalar_reward"]
 
@@ -135,6 +137,8 @@ class RewardShaping:
         Raises:
             ValueError: If the weight is illegal, or a penalty overflows.
         """
+        import numpy as np
+
         if self.mode == "monitor" or not ready.any():
             return np.zeros(len(kl)), np.zeros(len(kl))
         weight = self.current_penalty_weight
@@ -220,6 +224,8 @@ def rewards_of_rows(rewards: object, acts: NDArray[np.bool_]) -> NDArray[np.floa
         TypeError: If it is not one real number a row.
         ValueError: If one of a row that made a step is NaN or infinite.
     """
+    import numpy as np
+
     array = np.asarray(rewards)
     if array.shape != acts.shape or array.dtype.kind not in "fiub":
         raise TypeError(
@@ -244,6 +250,8 @@ def finite_sums(
     Raises:
         ValueError: If one is not finite.
     """
+    import numpy as np
+
     with np.errstate(over="ignore"):
         shaped = base + bonus - penalty
     wrong = np.flatnonzero(~np.isfinite(shaped))
