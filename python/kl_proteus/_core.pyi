@@ -939,7 +939,7 @@ class VectorTracker:
         """
     def advance(
         self, /, observations: Any, ended: Any | None = None, *, every: bool = False
-    ) -> tuple[list[Incomplete], Incomplete]:
+    ) -> tuple[list[Incomplete], list[Incomplete]]:
         """
         Counts the waiting pairs and takes the next observations.
 
@@ -949,9 +949,9 @@ class VectorTracker:
             every: Report for rows too whose action was ignored.
 
         Returns:
-            A fresh float64 array of one value a row for each number of a report (KL divergence, its
-            mean and standard deviation over the history, its observation part and its policy part,
-            in nats), and the rows that report; the others hold 0.0.
+            For each number of a report, in the order of `PairTracker.advance`, a fresh float64 array
+            of one value a row, and after all of them as many masks of the rows that report; the
+            others hold 0.0.
         """
     def axis_moves(self, /, most: SupportsIndex | None = None) -> "list[list[dict[str, Any]]]":
         """

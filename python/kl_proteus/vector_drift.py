@@ -112,6 +112,7 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
         self._resets_same_step = mode == "SAME_STEP"
         self._info_prefix = info_prefix
         self._info_keys = tuple(info_prefix + key for key in INFO_KEYS)
+        self._info_masks = tuple("_" + key for key in self._info_keys)
         self._info_on_reset = flag(info_on_reset, "info_on_reset")
         settings = tracking(
             cast("gym.Space[Any]", env.single_observation_space),
@@ -142,6 +143,8 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
             pooled=self._pooled,
             **settings.keywords,
         )
+        self._chooses_arrays = self._tracker.chooses_arrays
+        self._observes_arrays = self._encoder is None and self._tracker.observes_arrays
 
     def step(
         self, actions: ActType
@@ -165,9 +168,9 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
             # Interrupted: who knows which environments have moved.
             self._forget()
             raise
-        done = np.logical_or(np.asarray(terminations), np.asarray(truncations))
-        columns, reports = self._advance(observations, done)
-        infos = self._with_reports(infos, columns, reports, done)
+        done = np.asarray(np.logical_or(terminations, truncations))
+        columns, masks = self._advance(observations, done)
+        infos = self._with_reports(infos, columns, masks, done)
         return observations, rewards, terminations, truncations, infos
 
     def reset(
@@ -288,14 +291,14 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
         if self._observation_errors:
             raise self._observation_errors[min(self._observation_errors)]
         tracker = self._tracker
-        if tracker.chooses_arrays:
+        if self._chooses_arrays:
             tracker.choose(actions)
         else:
             tracker.choose(list(iterate(self.env.action_space, actions)))
 
     def _advance(
         self, observations: ObsType, done: NDArray[np.bool_]
-    ) -> tuple[Sequence[NDArray[np.float64]], NDArray[np.bool_]]:
+    ) -> tuple[Sequence[NDArray[np.float64]], Sequence[NDArray[np.bool_]]]:
         """Counts the pairs that the environments have accepted, and takes the next observations."""
         # The next action of these rows is ignored, so nobody acts on their last observation.
         ended = done if self._resets_next_step else None
@@ -326,7 +329,7 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
     def _taken(self, observations: ObsType, mask: NDArray[np.bool_] | None) -> Any:
         """The observations as the tracker takes them; `mask` says which rows matter."""
         self._observation_errors = {}
-        if self._encoder is None and self._tracker.observes_arrays:
+        if self._observes_arrays:
             return observations
         try:
             rows: list[Any] = list(iterate(self.env.observation_space, observations))
@@ -360,7 +363,7 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
         self,
         infos: dict[str, Any],
         columns: Sequence[NDArray[np.float64]],
-        reports: NDArray[np.bool_],
+        masks: Sequence[NDArray[np.bool_]],
         done: NDArray[np.bool_],
     ) -> dict[str, Any]:
         # A copy, because environments and outer wrappers keep the dict they returned or received.
@@ -371,8 +374,8 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
             if not (self._info_on_reset or self._pooled):
                 self._write(infos, self._info_keys, columns, ~done)
                 return infos
-        for key, column in zip(self._info_keys, columns, strict=True):
-            infos[key], infos["_" + key] = column, reports.copy()
+        infos.update(zip(self._info_keys, columns, strict=True))
+        infos.update(zip(self._info_masks, masks, strict=True))
         return infos
 
     @staticmethod

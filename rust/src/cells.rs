@@ -73,6 +73,13 @@ pub(crate) struct Change {
     pub(crate) held: i32,
 }
 
+/// What several pairs change in a cell.
+#[derive(Debug, Clone, Copy, Default)]
+struct Gathered {
+    change: Change,
+    waits: bool,
+}
+
 /// The joint counts and their sums.
 #[derive(Debug, Clone)]
 pub(crate) struct Cells {
@@ -88,6 +95,10 @@ pub(crate) struct Cells {
     previous_total: u64,
     union: u64,
     flow_pairs: u64,
+    /// What waits to be changed, by number.
+    gathered: Vec<Gathered>,
+    /// The numbers for which something waits.
+    changed: Vec<u32>,
 }
 
 impl Cells {
@@ -105,6 +116,8 @@ impl Cells {
             previous_total: 0,
             union: 0,
             flow_pairs: 0,
+            gathered: Vec::new(),
+            changed: Vec::new(),
         }
     }
 
@@ -205,6 +218,34 @@ impl Cells {
         if empty {
             self.remove(number, o, a);
         }
+    }
+
+    /// Adds to what [`Cells::change_gathered`] will change; nothing else may change meanwhile.
+    #[inline]
+    pub(crate) fn gather(&mut self, number: u32, change: Change) {
+        let place = number as usize;
+        if self.gathered.len() <= place {
+            let length = (place + 1).next_power_of_two();
+            self.gathered.resize(length, Gathered::default());
+        }
+        let gathered = &mut self.gathered[place];
+        gathered.change.current += change.current;
+        gathered.change.previous += change.previous;
+        gathered.change.held += change.held;
+        if !gathered.waits {
+            gathered.waits = true;
+            self.changed.push(number);
+        }
+    }
+
+    /// Changes every cell that waits for it.
+    pub(crate) fn change_gathered(&mut self) {
+        let mut changed = std::mem::take(&mut self.changed);
+        for number in changed.drain(..) {
+            let gathered = std::mem::take(&mut self.gathered[number as usize]);
+            self.change(number, gathered.change);
+        }
+        self.changed = changed;
     }
 
     #[cold]

@@ -442,10 +442,44 @@ impl Drift {
         Ok(())
     }
 
-    /// Counts one pair of several that report one value together: `conclude` comes after the last.
-    /// Returns the number of its cell, and whether that number is new to the cell.
+    /// Counts one pair; `conclude` comes next. Returns the number of its cell, and whether that number
+    /// is new to the cell.
     #[inline]
     pub(crate) fn enter(
+        &mut self,
+        observation: Key,
+        action: Key,
+        flow: bool,
+    ) -> Result<(u32, bool)> {
+        self.enter_pair::<false>(observation, action, flow)
+    }
+
+    /// Counts one pair of several that report one value together, as `enter` does;
+    /// `conclude_gathered` comes after the last.
+    ///
+    /// A cell that several of them meet changes once, by the sum of their changes. That is the same
+    /// as one after the other, because the sums of the cells do not depend on the order.
+    #[inline]
+    pub(crate) fn gather(
+        &mut self,
+        observation: Key,
+        action: Key,
+        flow: bool,
+    ) -> Result<(u32, bool)> {
+        self.enter_pair::<true>(observation, action, flow)
+    }
+
+    #[inline]
+    fn change<const GATHER: bool>(&mut self, number: u32, change: Change) {
+        if GATHER {
+            self.cells.gather(number, change);
+        } else {
+            self.cells.change(number, change);
+        }
+    }
+
+    #[inline]
+    fn enter_pair<const GATHER: bool>(
         &mut self,
         observation: Key,
         action: Key,
@@ -462,18 +496,18 @@ impl Drift {
             current: -1,
             ..Change::default()
         };
-        self.cells.change(number, joins_current);
+        self.change::<GATHER>(number, joins_current);
         self.steps += 1;
         match self.mode {
-            Mode::Adjacent { window } => self.push_adjacent(number, window),
-            Mode::Lagged { window, lag } => self.push_lagged(number, window, lag),
+            Mode::Adjacent { window } => self.push_adjacent::<GATHER>(number, window),
+            Mode::Lagged { window, lag } => self.push_lagged::<GATHER>(number, window, lag),
             Mode::Newest => self.newest = Some(number),
             Mode::ReferenceWindow { window } => {
                 self.ring.push_back(number);
                 if self.ring.len() > window
                     && let Some(oldest) = self.ring.pop_front()
                 {
-                    self.cells.change(oldest, leaves_current);
+                    self.change::<GATHER>(oldest, leaves_current);
                 }
             }
             Mode::ReferenceAll => {}
@@ -481,7 +515,13 @@ impl Drift {
         Ok((number, is_new))
     }
 
-    /// Computes the value after the pairs entered last, and remembers it.
+    /// Changes the cells of the gathered pairs, and concludes.
+    pub(crate) fn conclude_gathered(&mut self) {
+        self.cells.change_gathered();
+        self.conclude();
+    }
+
+    /// Computes the value after the pair entered last, and remembers it.
     #[inline]
     pub(crate) fn conclude(&mut self) {
         self.evaluate();
@@ -495,7 +535,7 @@ impl Drift {
         }
     }
 
-    fn push_adjacent(&mut self, number: u32, window: usize) {
+    fn push_adjacent<const GATHER: bool>(&mut self, number: u32, window: usize) {
         let crosses = Change {
             current: -1,
             previous: 1,
@@ -508,16 +548,16 @@ impl Drift {
         self.ring.push_back(number);
         let n = self.ring.len();
         if n > 2 * window {
-            self.cells.change(self.ring[window], crosses);
+            self.change::<GATHER>(self.ring[window], crosses);
             if let Some(oldest) = self.ring.pop_front() {
-                self.cells.change(oldest, leaves_previous);
+                self.change::<GATHER>(oldest, leaves_previous);
             }
         } else if n.is_multiple_of(2) {
-            self.cells.change(self.ring[n / 2 - 1], crosses);
+            self.change::<GATHER>(self.ring[n / 2 - 1], crosses);
         }
     }
 
-    fn push_lagged(&mut self, number: u32, window: usize, lag: usize) {
+    fn push_lagged<const GATHER: bool>(&mut self, number: u32, window: usize, lag: usize) {
         self.ring.push_back(number);
         let n = self.ring.len();
         // Between the windows a pair is held, so that its cell keeps its number.
@@ -530,7 +570,7 @@ impl Drift {
                 held: -held,
                 ..Change::default()
             };
-            self.cells.change(self.ring[n - 1 - lag], joins_previous);
+            self.change::<GATHER>(self.ring[n - 1 - lag], joins_previous);
         }
         if n > window {
             let leaves_current = Change {
@@ -538,7 +578,7 @@ impl Drift {
                 held,
                 ..Change::default()
             };
-            self.cells.change(self.ring[n - 1 - window], leaves_current);
+            self.change::<GATHER>(self.ring[n - 1 - window], leaves_current);
         }
         if n > window + lag
             && let Some(oldest) = self.ring.pop_front()
@@ -547,7 +587,7 @@ impl Drift {
                 previous: -1,
                 ..Change::default()
             };
-            self.cells.change(oldest, leaves_previous);
+            self.change::<GATHER>(oldest, leaves_previous);
         }
     }
 

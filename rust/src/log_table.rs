@@ -1,19 +1,32 @@
 //! Memoised logarithms as integers: G(n, k) = round(log(n + alpha k) 2^44).
 
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
+
 /// Fixed-point fraction bits of every logarithm and every history value.
 pub(crate) const FRACTION_BITS: u32 = 44;
 /// 2^44 as a float.
 pub(crate) const SCALE: f64 = (1u64 << FRACTION_BITS) as f64;
 
-/// A table of this length is 32 kB; larger counts share the cache below.
+/// A row of this length is 32 kB; larger counts share the cache below.
 const MEMOISED_COUNTS: u64 = 4096;
 /// Observations with more cells are rare: an action space with many occupied cells.
-const MEMOISED_CELLS: u64 = 16;
+const MEMOISED_CELLS: usize = 16;
 /// What does not fit the tables is kept in so many slots. A count moves by one a step, so the few
 /// that are in use are found again, however large they have become.
 const CACHED: usize = 1024;
 /// No logarithm of a count has this value.
 const UNKNOWN: i64 = i64::MIN;
+
+/// The rows `[k - 1][n]` of a table, each filled on demand.
+///
+/// Copies of a table share them: thousands of trackers with one pseudocount need the same few
+/// logarithms, and find them in the nearest cache. An entry is written with the same value by whoever
+/// comes first, so no order between the writers matters.
+#[derive(Debug, Default)]
+struct Memo {
+    rows: [OnceLock<Box<[AtomicI64]>>; MEMOISED_CELLS],
+}
 
 /// G for one pseudocount.
 ///
@@ -21,8 +34,7 @@ const UNKNOWN: i64 = i64::MIN;
 #[derive(Debug, Clone)]
 pub(crate) struct LogTable {
     alpha: f64,
-    /// `rows[k - 1][n]`, grown on demand.
-    rows: Vec<Vec<i64>>,
+    memo: Arc<Memo>,
     /// (n, k, G(n, k)) at a slot that n and k choose; empty until it is needed.
     cache: Vec<(u64, u64, i64)>,
 }
@@ -31,7 +43,7 @@ impl LogTable {
     pub(crate) fn new(alpha: f64) -> Self {
         Self {
             alpha,
-            rows: Vec::new(),
+            memo: Arc::default(),
             cache: Vec::new(),
         }
     }
@@ -41,8 +53,10 @@ impl LogTable {
     #[allow(clippy::cast_possible_truncation)]
     pub(crate) fn get(&mut self, n: u64, k: u64) -> i64 {
         if n < MEMOISED_COUNTS
-            && let Some(row) = self.rows.get(k.wrapping_sub(1) as usize)
-            && let Some(&value) = row.get(n as usize)
+            && let Some(row) = self.memo.rows.get(k.wrapping_sub(1) as usize)
+            && let Some(row) = row.get()
+            && let Some(entry) = row.get(n as usize)
+            && let value = entry.load(Ordering::Relaxed)
             && value != UNKNOWN
         {
             return value;
@@ -62,19 +76,16 @@ impl LogTable {
             _ => {}
         }
         let value = fixed_log(n as f64 + self.alpha * k as f64);
-        if n >= MEMOISED_COUNTS || k > MEMOISED_CELLS {
-            self.cache.resize(CACHED, (0, 0, 0));
-            self.cache[slot] = (n, k, value);
-        } else {
-            let (n, row) = (n as usize, k as usize - 1);
-            if self.rows.len() <= row {
-                self.rows.resize_with(row + 1, Vec::new);
+        match self.memo.rows.get(k as usize - 1) {
+            Some(row) if n < MEMOISED_COUNTS => {
+                let unknown = || (0..MEMOISED_COUNTS).map(|_| AtomicI64::new(UNKNOWN));
+                let row = row.get_or_init(|| unknown().collect());
+                row[n as usize].store(value, Ordering::Relaxed);
             }
-            let row = &mut self.rows[row];
-            if row.len() <= n {
-                row.resize((n + 1).next_power_of_two(), UNKNOWN);
+            _ => {
+                self.cache.resize(CACHED, (0, 0, 0));
+                self.cache[slot] = (n, k, value);
             }
-            row[n] = value;
         }
         value
     }

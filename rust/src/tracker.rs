@@ -363,7 +363,7 @@ impl PairTracker {
             pairs
                 .into_iter()
                 .try_for_each(|(observation, action, flow, row, action_row)| {
-                    let (number, is_new) = self.drift.enter(observation, action, flow)?;
+                    let (number, is_new) = self.drift.gather(observation, action, flow)?;
                     remember(&mut self.axes, row, action_row);
                     match &mut self.detector {
                         Some(detector) => {
@@ -373,7 +373,7 @@ impl PairTracker {
                     }
                 });
         if self.drift.steps() != before {
-            self.drift.conclude();
+            self.drift.conclude_gathered();
         }
         counted?;
         Ok(self.drift.report())

@@ -1,6 +1,9 @@
 //! Trackers for the rows of a batch, fed the way a vector environment is stepped.
 
-use std::sync::Arc;
+use std::num::NonZero;
+use std::panic::resume_unwind;
+use std::sync::{Arc, OnceLock};
+use std::thread;
 
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +17,9 @@ use crate::tracker::{Observed, PairTracker, State, Statistics};
 
 const FORMAT: &str = "kl_proteus.vector_tracker";
 const VERSION: u32 = 1;
+
+/// A thread costs as much as a few dozen rows.
+const ROWS_WORTH_A_THREAD: usize = 512;
 
 /// What a step leaves in a row.
 #[derive(Debug, Clone, PartialEq)]
@@ -282,24 +288,21 @@ impl VectorTracker {
     /// A column is shorter than the rows.
     pub fn advance(
         &mut self,
-        next: impl Fn(usize, &mut Vec<u8>) -> Next,
+        next: impl Fn(usize, &mut Vec<u8>) -> Next + Sync,
         every: bool,
         columns: &mut [&mut [f64]; Report::WIDTH],
     ) -> Result<()> {
-        let mut scratch = Vec::new();
         match &mut self.rows {
-            Rows::Each(trackers) => {
-                for (row, (tracker, ended)) in trackers.iter_mut().zip(&mut self.ended).enumerate()
-                {
-                    let report = tracker.count()?;
-                    write(columns, row, &report, every || !*ended);
-                    let observed;
-                    (observed, *ended) = taken(next(row, &mut scratch));
-                    put(tracker, observed);
-                }
-            }
+            Rows::Each(trackers) => advance_each(
+                trackers,
+                &mut self.ended,
+                columns.each_mut().map(|column| &mut **column),
+                &next,
+                every,
+            )?,
             Rows::Pooled(pool) => {
                 let report = pool.count()?;
+                let mut scratch = Vec::new();
                 for (row, ended) in self.ended.iter_mut().enumerate() {
                     write(columns, row, &report, true);
                     (pool.observed[row], *ended) = taken(next(row, &mut scratch));
@@ -439,6 +442,64 @@ impl VectorTracker {
         *self = loaded;
         Ok(())
     }
+}
+
+/// Advances separate rows, by as many threads as are worth starting: the rows share nothing.
+fn advance_each(
+    trackers: &mut [PairTracker],
+    ended: &mut [bool],
+    columns: [&mut [f64]; Report::WIDTH],
+    next: &(impl Fn(usize, &mut Vec<u8>) -> Next + Sync),
+    every: bool,
+) -> Result<()> {
+    let threads = (trackers.len() / ROWS_WORTH_A_THREAD).min(cores());
+    if threads <= 1 {
+        return advance_part(0, trackers, ended, columns, next, every);
+    }
+    let length = trackers.len().div_ceil(threads);
+    let mut columns = columns.map(|column| column.chunks_mut(length));
+    let parts = trackers
+        .chunks_mut(length)
+        .zip(ended.chunks_mut(length))
+        .enumerate();
+    thread::scope(|scope| {
+        let running: Vec<_> = parts
+            .map(|(i, (trackers, ended))| {
+                let columns = columns
+                    .each_mut()
+                    .map(|chunks| chunks.next().unwrap_or_default());
+                scope.spawn(move || advance_part(i * length, trackers, ended, columns, next, every))
+            })
+            .collect();
+        running
+            .into_iter()
+            .try_for_each(|part| part.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })
+}
+
+/// Advances the rows from `first` on.
+fn advance_part(
+    first: usize,
+    trackers: &mut [PairTracker],
+    ended: &mut [bool],
+    mut columns: [&mut [f64]; Report::WIDTH],
+    next: &impl Fn(usize, &mut Vec<u8>) -> Next,
+    every: bool,
+) -> Result<()> {
+    let mut scratch = Vec::new();
+    for (row, (tracker, ended)) in trackers.iter_mut().zip(ended).enumerate() {
+        let report = tracker.count()?;
+        write(&mut columns, row, &report, every || !*ended);
+        let observed;
+        (observed, *ended) = taken(next(first + row, &mut scratch));
+        put(tracker, observed);
+    }
+    Ok(())
+}
+
+fn cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get))
 }
 
 fn taken(next: Next) -> (Option<Observed>, bool) {

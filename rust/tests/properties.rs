@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kl_proteus::{
-    Axis, Config, Drift, Key, Layout, Leaf, Observed, PairTracker, Row, Snapshot, Which,
+    Axis, Config, Drift, Key, Layout, Leaf, Next, Observed, PairTracker, Report, Row, Snapshot,
+    VectorTracker, Which,
 };
 use proptest::prelude::*;
 
@@ -244,4 +245,101 @@ fn ten_million_pairs_leave_no_trace_in_the_value() {
     }
     assert_eq!(fresh.report().joint.to_bits(), report.joint.to_bits());
     assert_eq!(fresh.report().policy.to_bits(), report.policy.to_bits());
+}
+
+// A batch of rows -----------------------------------------------------------------------------------
+
+fn observed(key: u128) -> Observed {
+    Observed::Cell {
+        key: Key(key),
+        flow: key == 3,
+        row: Row::from(&[bin(key)][..]),
+    }
+}
+
+/// Feeds the steps to a vector tracker; `None` is a row that brings no pair.
+fn feed_rows(
+    rows: usize,
+    pooled: bool,
+    config: &Config,
+    steps: &[Vec<Option<Pair>>],
+) -> VectorTracker {
+    let mut tracker = VectorTracker::new(
+        rows,
+        pooled,
+        Some(categories(50)),
+        categories(5),
+        None,
+        config.clone(),
+        None,
+    )
+    .expect("a tracker");
+    for step in steps {
+        for (row, pair) in step.iter().enumerate() {
+            let next = pair.map_or(Next::Ended, |(o, _)| Next::Observed(observed(o)));
+            tracker.observe(row, next);
+        }
+        let chosen = step.iter().enumerate();
+        tracker.choose(chosen.filter_map(|(row, pair)| {
+            pair.map(|(_, a)| (row, Key(a), false, Row::from(&[bin(a)][..])))
+        }));
+        let mut columns: [Vec<f64>; Report::WIDTH] = std::array::from_fn(|_| vec![9.0; rows]);
+        let mut slices = columns.each_mut().map(Vec::as_mut_slice);
+        tracker
+            .advance(|_, _| Next::Nothing, false, &mut slices)
+            .expect("reports");
+        for (row, pair) in step.iter().enumerate() {
+            let report = tracker.tracker(row).expect("a row").drift().report();
+            let reports = pooled || pair.is_some();
+            for (column, number) in columns.iter().zip(report.numbers()) {
+                assert_eq!(column[row], if reports { number } else { 0.0 });
+            }
+        }
+    }
+    tracker
+}
+
+fn flows(pair: Pair) -> bool {
+    pair.0 == 3
+}
+
+proptest! {
+    #[test]
+    fn rows_are_trackers_of_their_own_and_a_pool_is_one_in_their_order(
+        (config, _) in configs(),
+        steps in prop::collection::vec(
+            prop::collection::vec(prop::option::weighted(0.8, (0..6u128, 0..3u128)), 3),
+            1..40,
+        ),
+    ) {
+        let each = feed_rows(3, false, &config, &steps);
+        for row in 0..3 {
+            let mut single = Drift::new(config.clone(), None).expect("a drift");
+            for pair in steps.iter().filter_map(|step| step[row]) {
+                single.push(Key(pair.0), Key(pair.1), flows(pair)).expect("a pair");
+            }
+            prop_assert_eq!(each.tracker(row).expect("a row").drift().state(), single.state());
+            prop_assert_eq!(each.tracker(row).expect("a row").drift().report(), single.report());
+        }
+
+        let pooled = feed_rows(3, true, &config, &steps);
+        let of_pairs = Config {
+            window: config.window.map(|window| 3 * window),
+            lag: config.lag.map(|lag| 3 * lag),
+            min_window: 3 * config.min_window,
+            ..config
+        };
+        let mut single = Drift::new(of_pairs, None).expect("a drift");
+        for pair in steps.iter().flatten().flatten().copied() {
+            single.push(Key(pair.0), Key(pair.1), flows(pair)).expect("a pair");
+        }
+        let pool = pooled.tracker(0).expect("the pool").drift();
+        let (got, expected) = (pool.report(), single.report());
+        prop_assert_eq!(
+            (got.joint, got.observation, got.policy, got.noise_floor),
+            (expected.joint, expected.observation, expected.policy, expected.noise_floor)
+        );
+        prop_assert_eq!((pool.state().cells, pool.state().pairs), (single.state().cells, single.state().pairs));
+        prop_assert_eq!((pool.occupied(), pool.flow()), (single.occupied(), single.flow()));
+    }
 }

@@ -226,7 +226,7 @@ class VectorLLMTrainingWrapper(
                 # What was waiting must not meet the next actions.
                 self._observe(observations, None, done)
                 raise
-            columns, reports = self._advance(observations, done)
+            columns, masks = self._advance(observations, done)
             kl = columns[0]
             ready, reported = self._tracker.evidence()
             penalty, bonus = self._shaping.terms_of_rows(kl, ready & acts)
@@ -245,7 +245,7 @@ class VectorLLMTrainingWrapper(
             self._trajectories[row].begin()  # it has reset
         self._end(acts & done, terminated, truncated)
 
-        infos = self._with_reports(infos, columns, reports, done)
+        infos = self._with_reports(infos, columns, masks, done)
         self._with_terms(infos, (base, penalty, bonus, shaped), acts, done)
         if self._shaping.mode != "monitor":
             return observations, shaped, terminations, truncations, infos  # pyright: ignore[reportReturnType]

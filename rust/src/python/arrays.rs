@@ -563,7 +563,11 @@ impl BatchView<'_> {
 
 /// Flags, one a row.
 pub(super) fn flags(name: &str, value: &Bound<'_, PyAny>, rows: usize) -> PyResult<Vec<bool>> {
-    let grid = Grid::new(name, as_array(value)?, Role::Mask)?;
+    let array = match value.cast::<PyUntypedArray>() {
+        Ok(array) => array.clone(),
+        Err(_) => as_array(value)?,
+    };
+    let grid = Grid::new(name, array, Role::Mask)?;
     if grid.shape() != [rows] {
         return Err(PyValueError::new_err(format!(
             "{name} has shape {}; expected ({rows},)",

@@ -21,6 +21,7 @@ use crate::vector::{self as core, Next};
 /// Row, key, flow, and the histogram bin of each axis.
 type Chosen = (usize, Key, bool, Row);
 type Columns<'py> = Vec<Bound<'py, PyArray1<f64>>>;
+type Masks<'py> = Vec<Bound<'py, PyArray1<bool>>>;
 
 /// Counts the (observation, action) pairs of the rows of a batch: each row as a `PairTracker` of its
 /// own would, or all rows in one distribution.
@@ -432,16 +433,16 @@ impl VectorTracker {
     ///     every: Report for rows too whose action was ignored.
     ///
     /// Returns:
-    ///     A fresh float64 array of one value a row for each number of a report (KL divergence, its
-    ///     mean and standard deviation over the history, its observation part and its policy part,
-    ///     in nats), and the rows that report; the others hold 0.0.
+    ///     For each number of a report, in the order of `PairTracker.advance`, a fresh float64 array
+    ///     of one value a row, and after all of them as many masks of the rows that report; the
+    ///     others hold 0.0.
     #[pyo3(signature = (observations, ended=None, *, every=false))]
     fn advance<'py>(
         &self,
         observations: &Bound<'py, PyAny>,
         ended: Option<&Bound<'py, PyAny>>,
         every: bool,
-    ) -> PyResult<(Columns<'py>, Bound<'py, PyArray1<bool>>)> {
+    ) -> PyResult<(Columns<'py>, Masks<'py>)> {
         let py = observations.py();
         let ended = ended
             .map(|ended| arrays::flags("ended", ended, self.rows))
@@ -467,7 +468,10 @@ impl VectorTracker {
         })?;
         match failure {
             Some(error) => Err(error),
-            None => Ok((arrays_of(py, columns), PyArray1::from_vec(py, reports))),
+            None => {
+                let masks = [(); Report::WIDTH].map(|()| PyArray1::from_slice(py, &reports));
+                Ok((arrays_of(py, columns), masks.into()))
+            }
         }
     }
 
