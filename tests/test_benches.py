@@ -30,10 +30,10 @@ TRACKERS = (
 )
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, script: str = "wrapper_overhead.py") -> subprocess.CompletedProcess[str]:
     # The pins make NumPy slow; the script starts itself again without them.
     return subprocess.run(
-        [sys.executable, str(BENCHES / "wrapper_overhead.py"), *arguments],
+        [sys.executable, str(BENCHES / script), *arguments],
         capture_output=True,
         text=True,
         timeout=120,
@@ -97,3 +97,18 @@ def test_a_peer_with_another_answer_is_not_timed(bench: ModuleType, key: str) ->
 
     with pytest.raises(AssertionError, match=f"step 0, {key}: Wrong gives"):
         bench.check_agreement("FrozenLake-v1", (Wrong,), 2100)
+
+
+@pytest.mark.skipif(DEBUG_BUILD, reason="benchmarks refuse a debug build")
+def test_the_vector_wrappers_are_compared() -> None:
+    done = run("--quick", "--sizes", "3", script="vector_overhead.py")
+    assert done.returncode == 0, done.stderr
+    assert "numbers of 4 rows are those of single wrappers, to the last bit" in done.stdout
+    assert tables(done.stdout) == {
+        "3 rows: per row and step, 10 steps a round, 3 rounds": [
+            "bare CartPoleVectorEnv",
+            "RecordEpisodeStatistics",
+            "VectorJointKLDivergenceWrapper",
+            "the same, pooled=True",
+        ]
+    }

@@ -168,7 +168,7 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
             # Interrupted: who knows which environments have moved.
             self._forget()
             raise
-        done = np.asarray(np.logical_or(terminations, truncations))
+        done = np.logical_or(np.asarray(terminations), np.asarray(truncations))
         columns, masks = self._advance(observations, done)
         infos = self._with_reports(infos, columns, masks, done)
         return observations, rewards, terminations, truncations, infos

@@ -16,13 +16,16 @@ from kl_proteus.llm.text.environment_text import EnvironmentText
 
 __all__ = ["TrainingData", "binning_of"]
 
+# What a snapshot holds besides is data.
+_AXES = ("format", "version", "encoder", "observation_axes", "action_axes")
+
 ObsType = TypeVar("ObsType")
 ActType = TypeVar("ActType")
 
 
 def binning_of(snapshot: dict[str, Any]) -> str:
     """Fingerprint of the axes of a snapshot: steps of one key are alike only under one."""
-    axes = {key: value for key, value in snapshot.items() if key != "counts"}
+    axes = {key: snapshot[key] for key in _AXES}
     text = json.dumps(axes, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
