@@ -466,13 +466,11 @@ impl VectorTracker {
             };
             state.advance(next, every, &mut slices(&mut columns))
         })?;
-        match failure {
-            Some(error) => Err(error),
-            None => {
-                let masks = [(); Report::WIDTH].map(|()| PyArray1::from_slice(py, &reports));
-                Ok((arrays_of(py, columns), masks.into()))
-            }
+        if let Some(error) = failure {
+            return Err(error);
         }
+        let masks = [(); Report::WIDTH].map(|()| PyArray1::from_slice(py, &reports));
+        Ok((arrays_of(py, columns), masks.into()))
     }
 
     /// Forgets what waits, so that the next actions make no pairs.
