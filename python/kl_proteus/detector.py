@@ -62,6 +62,11 @@ class DriftAlarm:
     """Evidence of the likelihood-ratio CUSUM, in nats; 0.0 without it."""
     cells: tuple[CellShare, ...]
     """The cells whose share has changed most, those that moved most first."""
+    axes: tuple[dict[str, Any], ...]
+    """The axes that moved most between the two windows of the wrapper, those that moved most first:
+    for each its name (`axis`), its divergence (`kl`) and how far that lies above what is `expected`
+    (`excess`, in standard deviations), by how much its mean moved (`shift`), the bin that has grown
+    most (`grown`), as `get_kl_statistics` has them. Empty where no wrapper feeds the detector."""
 
 
 class DriftDetector:
@@ -463,4 +468,5 @@ def _alarm(saved: dict[str, Any]) -> DriftAlarm:
             )
             for cell in saved["cells"]
         ),
+        axes=tuple(saved["axes"]),
     )

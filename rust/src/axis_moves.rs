@@ -1,6 +1,6 @@
 //! Which axis has moved, from the histogram of each on its own.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::axis::Axis;
 use crate::axis_histograms::Histogram;
@@ -15,7 +15,8 @@ const SMALLEST: f64 = 1e-9;
 const LEAST_DEVIATION: f64 = 1e-3;
 
 /// The bin whose share has grown most.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct GrownBin {
     /// Smallest value in it; `None` where there is no bound.
     pub low: Option<f64>,
@@ -28,7 +29,8 @@ pub struct GrownBin {
 }
 
 /// How one axis differs between the two distributions.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct AxisMove {
     /// The scalar, such as `observation[2]`.
     pub axis: String,

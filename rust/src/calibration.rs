@@ -188,18 +188,31 @@ impl Calibration {
     /// alike, or a constant stream, must not make the first odd pair an alarm.
     pub(crate) fn scores(&self, divergence: PerPart<f64>) -> PerPart<f64> {
         let window = self.window as f64;
-        let spread = (1.0 + 1.0 / self.windows as f64).sqrt();
         let score = |part: Part| {
             let level = self.levels.get(part);
-            let least = 0.5 / libm::exp(0.5 * (libm::log(window) + level.mean).max(0.0));
-            let distance = log_level(divergence.get(part), window) - level.mean;
-            distance / (level.sd.max(least) * spread)
+            (log_level(divergence.get(part), window) - level.mean) / self.spread(level)
         };
         PerPart {
             observation: score(Part::Observation),
             policy: score(Part::Policy),
             joint: score(Part::Joint),
         }
+    }
+
+    /// Standard deviation of a prediction.
+    fn spread(&self, level: Level) -> f64 {
+        let size = libm::log(self.window as f64) + level.mean;
+        let least = 0.5 / libm::exp(0.5 * size.max(0.0));
+        level.sd.max(least) * (1.0 + 1.0 / self.windows as f64).sqrt()
+    }
+
+    /// The divergence of each part whose score is `limit`, above 0.
+    pub(crate) fn bounds(&self, limit: f64) -> PerPart<f64> {
+        let least = -libm::log(self.window as f64);
+        self.levels.map(|level| {
+            // Nothing is lower than one nat a window.
+            libm::exp((level.mean + limit * self.spread(level)).max(least))
+        })
     }
 }
 

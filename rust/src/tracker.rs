@@ -339,6 +339,7 @@ impl PairTracker {
             if let Some(detector) = &mut self.detector {
                 detector.update_numbered(number, is_new, (key, action))?;
             }
+            self.explain_alarm();
         }
         self.observed = None;
         self.chosen = None;
@@ -375,8 +376,20 @@ impl PairTracker {
         if self.drift.steps() != before {
             self.drift.conclude_gathered();
         }
+        self.explain_alarm();
         counted?;
         Ok(self.drift.report())
+    }
+
+    /// Tells an alarm of the newest step which axes have moved.
+    #[inline]
+    fn explain_alarm(&mut self) {
+        if self.detector.as_ref().is_some_and(|own| own.alarmed()) {
+            let moves = self.axis_moves();
+            if let Some(detector) = &mut self.detector {
+                detector.explain(moves);
+            }
+        }
     }
 
     /// Forgets pairs and values; keeps the reference and a waiting observation. A detector goes on:

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::axis_moves::AxisMove;
 use crate::calibration::{Part, PerPart};
 use crate::detector::counts::CellShare;
 
@@ -50,4 +51,7 @@ pub struct Alarm {
     pub log_likelihood_ratio: f64,
     /// The cells that moved most.
     pub cells: Vec<CellShare>,
+    /// The axes that moved most between the windows of the tracker that feeds the detector, if it
+    /// keeps histograms.
+    pub axes: Vec<AxisMove>,
 }

@@ -16,6 +16,7 @@ mod terms;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::axis_moves::AxisMove;
 use crate::calibration::{Logs, log_level, score_limit};
 use crate::detector::counts::FrozenCounts;
 use crate::detector::likelihood_ratio::LikelihoodRatio;
@@ -34,6 +35,8 @@ pub(crate) use state::Saved;
 
 /// So many cells an alarm names.
 const CELLS_IN_ALARM: usize = 5;
+/// So many axes an alarm names.
+const AXES_IN_ALARM: usize = 3;
 
 /// What a detector is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,10 +78,11 @@ pub struct Detector {
     due: u64,
     logs: Vec<Logs>,
     calibration: Option<Calibration>,
-    /// The score that raises an alarm; infinite without a calibration.
-    limit: f64,
+    /// The divergence of each part above which it raises an alarm.
+    bounds: PerPart<f64>,
     divergence: PerPart<f64>,
-    scores: Option<PerPart<f64>>,
+    /// Whether `divergence` has been compared with the calibration.
+    compared: bool,
     /// No alarm before this step.
     quiet_until: u64,
     alarmed: bool,
@@ -126,9 +130,9 @@ impl Detector {
             due: 0,
             logs: Vec::new(),
             calibration: None,
-            limit: f64::INFINITY,
+            bounds: PerPart::default(),
             divergence: PerPart::default(),
-            scores: None,
+            compared: false,
             quiet_until: 0,
             alarmed: false,
             alarms: VecDeque::new(),
@@ -257,7 +261,7 @@ impl Detector {
     /// The p-value of each part when the window was last compared; 1.0 before that.
     #[must_use]
     pub fn pvalues(&self) -> PerPart<f64> {
-        match (self.scores, &self.calibration) {
+        match (self.scores(), &self.calibration) {
             (Some(scores), Some(calibration)) => {
                 scores.map(|score| student_t_tail(score, calibration.freedom()))
             }
@@ -267,6 +271,11 @@ impl Detector {
                 joint: 1.0,
             },
         }
+    }
+
+    fn scores(&self) -> Option<PerPart<f64>> {
+        let calibration = self.calibration.filter(|_| self.compared)?;
+        Some(calibration.scores(self.divergence))
     }
 
     /// The smallest p-value of the watched parts times their number, at most 1.0.
@@ -281,7 +290,7 @@ impl Detector {
     /// The watched part that lies furthest above its level; `None` before it is compared.
     #[must_use]
     pub fn part(&self) -> Option<Part> {
-        let scores = self.scores?;
+        let scores = self.scores()?;
         let parts = self.config.parts.iter().copied();
         // The first of equal ones.
         parts.reduce(|best, part| {
@@ -328,6 +337,14 @@ impl Detector {
     #[inline]
     pub(crate) fn begin_step(&mut self) {
         self.alarmed = false;
+    }
+
+    /// Adds to the newest alarm which axes have moved: those above what is expected, by excess.
+    pub(crate) fn explain(&mut self, moves: Vec<AxisMove>) {
+        let moved = moves.into_iter().filter(|moved| moved.excess > 0.0);
+        if let Some(alarm) = self.alarms.back_mut() {
+            alarm.axes = moved.take(AXES_IN_ALARM).collect();
+        }
     }
 
     /// Forgets what a tracker's numbers stand for.
@@ -428,20 +445,18 @@ impl Detector {
 
     fn watch(&mut self, calibration: Calibration) {
         let each = self.threshold() / self.config.parts.len() as f64;
-        self.limit = score_limit(each, calibration.freedom());
+        self.bounds = calibration.bounds(score_limit(each, calibration.freedom()));
         self.calibration = Some(calibration);
         self.enter_phase(Phase::Watching);
     }
 
     fn compare(&mut self) {
-        let Some(calibration) = &self.calibration else {
-            return;
-        };
         self.divergence = self.counts.divergence().into();
-        let scores = calibration.scores(self.divergence);
-        self.scores = Some(scores);
+        self.compared = true;
         let mut parts = self.config.parts.iter();
-        if self.steps >= self.quiet_until && parts.any(|&part| scores.get(part) > self.limit) {
+        if self.steps >= self.quiet_until
+            && parts.any(|&part| self.divergence.get(part) > self.bounds.get(part))
+        {
             self.raise(Test::Divergence);
         }
     }
@@ -466,6 +481,7 @@ impl Detector {
             expected: self.expected().unwrap_or_default(),
             log_likelihood_ratio: self.log_likelihood_ratio(),
             cells,
+            axes: Vec::new(),
         });
         if self.alarms.len() as u64 > self.config.max_alarms {
             self.alarms.pop_front();
@@ -495,9 +511,8 @@ impl Detector {
         self.enter_phase(Phase::Reference);
         self.logs.clear();
         self.calibration = None;
-        self.limit = f64::INFINITY;
         self.divergence = PerPart::default();
-        self.scores = None;
+        self.compared = false;
         self.quiet_until = self.steps;
         self.alarmed = false;
         self.due = self.next_due();

@@ -228,7 +228,7 @@ impl Detector {
             logs: self.logs.clone(),
             calibration: self.calibration,
             divergence: self.divergence,
-            compared: self.scores.is_some(),
+            compared: self.compared,
             quiet_until: self.quiet_until,
             alarmed: self.alarmed,
             alarms: self.alarms.iter().cloned().collect(),
@@ -294,10 +294,7 @@ impl Detector {
         detector.steps = state.steps;
         detector.logs.clone_from(&state.logs);
         detector.divergence = state.divergence;
-        detector.scores = match (&detector.calibration, state.compared) {
-            (Some(calibration), true) => Some(calibration.scores(state.divergence)),
-            _ => None,
-        };
+        detector.compared = state.compared;
         detector.quiet_until = state.quiet_until;
         detector.alarmed = state.alarmed;
         detector.alarms = state.alarms.iter().cloned().collect();

@@ -6,7 +6,7 @@
 
 use crate::log_table::LogTable;
 
-/// A row is at most 32 kB; larger counts are computed from logarithms.
+/// A row is at most 64 kB; larger counts are computed from logarithms.
 const MEMOISED_COUNTS: usize = 4096;
 const MEMOISED_CELLS: u32 = 16;
 /// No gain and no term has this value.
@@ -18,8 +18,8 @@ const FITS: f64 = 4e18;
 pub(super) struct Terms {
     alpha: f64,
     logs: LogTable,
-    /// `rows[k - 1][c]`, grown on demand.
-    rows: Vec<Vec<i64>>,
+    /// (c + alpha k) G(c, k) and what it gains, at `rows[k - 1][c]`; grown on demand.
+    rows: Vec<Vec<(i64, i64)>>,
 }
 
 impl Terms {
@@ -56,21 +56,27 @@ impl Terms {
 
     /// (c + alpha k)(G(c, k) - G(d, k)), where `reference_log` is G(d, k).
     pub(super) fn term(&mut self, count: u32, k: u32, reference_log: i64) -> i128 {
-        self.own(count.into(), k)
-            - i128::from(count) * i128::from(reference_log)
-            - self.pseudo(k, reference_log)
+        let own = self.memoised(count, k);
+        let own = own.map_or_else(|| self.own(count.into(), k), |(own, _)| own.into());
+        own - i128::from(count) * i128::from(reference_log) - self.pseudo(k, reference_log)
+    }
+
+    #[inline]
+    fn memoised(&self, count: u32, k: u32) -> Option<(i64, i64)> {
+        let entry = *self
+            .rows
+            .get(k.wrapping_sub(1) as usize)?
+            .get(count as usize)?;
+        (entry.1 != UNKNOWN).then_some(entry)
     }
 
     /// What (c + alpha k) G(c, k) gains with the next pair.
     #[inline]
     pub(super) fn gain(&mut self, count: u32, k: u32) -> i64 {
-        if let Some(row) = self.rows.get(k.wrapping_sub(1) as usize)
-            && let Some(&gain) = row.get(count as usize)
-            && gain != UNKNOWN
-        {
-            return gain;
+        match self.memoised(count, k) {
+            Some((_, gain)) => gain,
+            None => self.miss(count, k),
         }
-        self.miss(count, k)
     }
 
     #[inline(never)]
@@ -78,17 +84,21 @@ impl Terms {
     fn miss(&mut self, count: u32, k: u32) -> i64 {
         let count = u64::from(count);
         // Near log(count) + 1, far from the limits.
-        let gain = (self.own(count + 1, k) - self.own(count, k)) as i64;
+        let own = self.own(count, k);
+        let gain = (self.own(count + 1, k) - own) as i64;
         let (count, row) = (count as usize, k as usize);
-        if count < MEMOISED_COUNTS && k <= MEMOISED_CELLS {
+        if count < MEMOISED_COUNTS
+            && k <= MEMOISED_CELLS
+            && let Ok(own) = i64::try_from(own)
+        {
             if self.rows.len() < row {
                 self.rows.resize_with(row, Vec::new);
             }
             let row = &mut self.rows[row - 1];
             if row.len() <= count {
-                row.resize((count + 1).next_power_of_two(), UNKNOWN);
+                row.resize((count + 1).next_power_of_two(), (0, UNKNOWN));
             }
-            row[count] = gain;
+            row[count] = (own, gain);
         }
         gain
     }
