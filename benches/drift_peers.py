@@ -40,7 +40,7 @@ PEERS: dict[str, tuple[int, Sequence[float], Make]] = {
 SIGNALS: dict[str, Callable[[Recorded], np.ndarray]] = {
     "the action": lambda recorded: recorded.action_values,
     "the last axis": lambda recorded: recorded.last_axis,
-    "|the last axis|": lambda recorded: np.abs(recorded.last_axis),
+    "abs(the last axis)": lambda recorded: np.abs(recorded.last_axis),
 }
 
 
