@@ -12,10 +12,10 @@ WITH_TRL = FOLDER / "grpo_with_kl_control.py"
 EXAMPLES = sorted(set(FOLDER.glob("*.py")) - {WITH_TRL})
 
 
-def run(path, folder, *arguments, ignore=()):
+def run(path, folder, *arguments, ignore=(), timeout=120):
     filters = [word for message in ignore for word in ("-W", f"ignore:{message}")]
     command = [sys.executable, "-W", "error", *filters, str(path), *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -45,7 +45,7 @@ def test_the_controlled_run_settles_at_the_target(tmp_path):
     pytest.importorskip("trl")
     # TRL reads a property that transformers has renamed.
     renamed = "`is_gradient_checkpointing` is deprecated and will be removed in v6."
-    shown = run(WITH_TRL, tmp_path, "--steps", "100", ignore=[renamed])
+    shown = run(WITH_TRL, tmp_path, "--steps", "100", ignore=[renamed], timeout=280)
     rows = [
         list(map(float, line.split())) for line in shown.splitlines() if line[:6].strip().isdigit()
     ]
