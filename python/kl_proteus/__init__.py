@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kl_proteus.llm.vector_wrapper import VectorLLMTrainingWrapper
     from kl_proteus.llm.wrapper import LLMTrainingWrapper
     from kl_proteus.penalties import kl_penalties
+    from kl_proteus.permutation_test import DriftTestPart, DriftTestResult, drift_test
     from kl_proteus.snapshots import merge_snapshots
     from kl_proteus.torch.kl_controller import KLController as KLController
     from kl_proteus.vector_drift import VectorJointKLDivergenceWrapper
@@ -44,6 +45,8 @@ __all__ = [
     "CoefficientChange",
     "DriftAlarm",
     "DriftDetector",
+    "DriftTestPart",
+    "DriftTestResult",
     "FixedKLController",
     "JointKLDivergenceWrapper",
     "KLCoefficientController",
@@ -61,6 +64,7 @@ __all__ = [
     "__version__",
     "compute_kl_divergence",
     "create_kl_controller",
+    "drift_test",
     "estimate_kl_from_samples",
     "kl_divergence",
     "kl_from_logprobs",
@@ -73,6 +77,8 @@ _HOMES = {
     "CoefficientChange": "kl_proteus.controllers",
     "DriftAlarm": "kl_proteus.detector",
     "DriftDetector": "kl_proteus.detector",
+    "DriftTestPart": "kl_proteus.permutation_test",
+    "DriftTestResult": "kl_proteus.permutation_test",
     "FixedKLController": "kl_proteus.controllers",
     "JointKLDivergenceWrapper": "kl_proteus.drift",
     "KLCoefficientController": "kl_proteus.controllers",
@@ -90,6 +96,7 @@ _HOMES = {
     "VectorLLMTrainingWrapper": "kl_proteus.llm.vector_wrapper",
     "compute_kl_divergence": "kl_proteus.kl_controller",
     "create_kl_controller": "kl_proteus.kl_controller",
+    "drift_test": "kl_proteus.permutation_test",
     "estimate_kl_from_samples": "kl_proteus.kl_controller",
     "kl_divergence": "kl_proteus.divergence",
     "kl_from_logprobs": "kl_proteus.estimators",

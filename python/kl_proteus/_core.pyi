@@ -14,6 +14,7 @@ __all__ = [
     "AdaptiveKLController",
     "CoefficientController",
     "DriftDetector",
+    "EpisodePermutations",
     "FixedKLController",
     "KeyPairs",
     "Layout",
@@ -295,6 +296,38 @@ class DriftDetector:
         """
         Counts pairs from `start` on in order, without the global lock; returns where it has stopped,
         which is at the end, or behind the first that raises an alarm.
+        """
+
+@final
+class EpisodePermutations:
+    """
+    Two recorded runs and the random exchanges of their whole episodes.
+
+    Args:
+        a: The episodes of the first run, each a list of (observation, action) numbers.
+        b: Those of the second; a number means the same in both.
+        epsilon: Pseudocount of each occupied cell.
+        seed: From 0 to 2^64 - 1; equal seeds give equal permutations.
+
+    Raises:
+        ValueError: A run has no episode, an episode no pair, or `epsilon` is out of its range.
+    """
+    def __new__(
+        cls,
+        /,
+        a: SupportsGetItem[int, SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex]]],
+        b: SupportsGetItem[int, SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex]]],
+        *,
+        epsilon: SupportsFloat | SupportsIndex = 0.5,
+        seed: SupportsIndex = 0,
+    ) -> EpisodePermutations: ...
+    def observed(self, /) -> tuple[float, float, float]:
+        """
+        Joint divergence of `a` from `b`, its observation part and its policy part, in nats.
+        """
+    def permuted(self, /, n: SupportsIndex) -> list[tuple[float, float, float]]:
+        """
+        The same for each of the next `n` random exchanges; works without the interpreter's lock.
         """
 
 @final

@@ -16,6 +16,7 @@ from kl_proteus.spaces import Bins, Range
 from kl_proteus.tracking import (
     ALARM_KEY,
     INFO_KEYS,
+    TOP_MOVERS,
     Encoder,
     EncoderArgument,
     Report,
@@ -74,6 +75,8 @@ class JointKLDivergenceWrapper(
             array that it takes. A function, or `"module:function"`, turns an observation into a 1-D
             array: integers are cell digits, floats are unbounded axes.
         min_window: Fewer pairs than this in a window report 0.0.
+        axis_histograms: Keep the histogram of each axis for `kl_axes`; None does so for up to 64
+            axes. A pair of the windows takes one or two bytes an axis.
         info_prefix: Precedes every key that this wrapper adds to info.
         info_on_reset: Add the keys to the info of `reset` as well.
         drift_detector: A `DriftDetector` that counts the same pairs; or its arguments as a dict, or
@@ -103,6 +106,7 @@ class JointKLDivergenceWrapper(
         obs_scale: float = 1.0,
         encoder: EncoderArgument = "auto",
         min_window: int = 32,
+        axis_histograms: bool | None = None,
         info_prefix: str = "",
         info_on_reset: bool = False,
         drift_detector: DriftDetector | Mapping[str, Any] | float | None = None,
@@ -125,6 +129,7 @@ class JointKLDivergenceWrapper(
             obs_scale=plain(obs_scale),
             encoder=plain(encoder),
             min_window=plain(min_window),
+            axis_histograms=plain(axis_histograms),
             info_prefix=info_prefix,
             info_on_reset=plain(info_on_reset),
             drift_detector=detector.recorded(drift_detector),
@@ -157,6 +162,7 @@ class JointKLDivergenceWrapper(
             obs_scale=obs_scale,
             encoder=encoder,
             min_window=min_window,
+            axis_histograms=axis_histograms,
         )
         self._encoder = settings.encoder
         self._encoder_error: Exception | None = None
@@ -242,9 +248,11 @@ class JointKLDivergenceWrapper(
             policy_mean` of its parts, in nats, over the `count` values of the history; `cells`
             occupied in either distribution; `steps`, the pairs counted; `flow`, the share of P's
             pairs that lie outside the range of an axis; `ready`, whether the windows are full.
-            With a drift detector, `drift_detector` holds its `statistics()`.
+            `top_movers` holds the first three of `kl_axes()`. With a drift detector,
+            `drift_detector` holds its `statistics()`.
         """
         statistics = self._tracker.statistics()
+        statistics["top_movers"] = self._tracker.axis_moves(TOP_MOVERS)
         if self._drift_detector is not None:
             statistics["drift_detector"] = self._drift_detector.statistics()
         return statistics
@@ -253,6 +261,32 @@ class JointKLDivergenceWrapper(
     def drift_detector(self) -> DriftDetector | None:
         """The detector that counts the same pairs, if there is one."""
         return self._drift_detector
+
+    def kl_axes(self) -> list[dict[str, Any]]:
+        """Which axis has moved: every scalar of observation and action on its own.
+
+        Each axis has a histogram of its own in P and in Q: 20 bins over the range of a float or of
+        many integers, else a bin a value (up to 64). An axis alone shows less than the pairs do,
+        but with fewer bins to fill it shows small changes, and it has a name.
+
+        `excess` ranks the axes. Once ten windows have passed before P, it compares the logarithm of
+        `kl` with those of successive windows of this run (at most 20 of them), so axes that always
+        move slowly do not stand out. Before that it takes pairs as independent; successive steps
+        are alike, so slow axes then stand out without any change. It is a rank, not an alarm: of
+        many axes the largest excess of an unchanged run is often 2 to 3.
+
+        Returns:
+            A dict an axis, the largest `excess` first: `axis`, its name; `kl`, KL(P || Q) of its
+            histograms, and `expected`, what it would be about without a change, in nats; `excess`,
+            in standard deviations; `past`, the earlier windows behind `expected` (0: independent
+            pairs); `shift`, how far the mean has moved, in units of the axis (None for categories);
+            `grown`, the bin that has grown most, with `low` and `high` (None without a bound) and
+            its shares `before` and `now` (None if none has); `flow`, the share of P's pairs outside
+            the range; `fullest`, the share of the fullest bin in P. Empty until a value is
+            reported, with `window=None` and no reference, with a reference that has no histograms,
+            and where none are kept.
+        """
+        return self._tracker.axis_moves()
 
     def reset_kl(self) -> None:
         """Forgets windows and history; keeps the reference.

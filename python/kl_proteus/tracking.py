@@ -18,6 +18,7 @@ from kl_proteus.spaces import Bins, Range, axis_bins, encoded_layout, layout_fro
 __all__ = [
     "ALARM_KEY",
     "INFO_KEYS",
+    "TOP_MOVERS",
     "Encoder",
     "EncoderArgument",
     "Report",
@@ -47,6 +48,10 @@ Report = tuple[float, float, float, float, float, float, float]
 
 ALARM_KEY = "kl_alarm"
 """What each step's info gains besides where a drift detector is attached."""
+
+
+TOP_MOVERS = 3
+"""Axes in the statistics and on the command line."""
 
 
 def plain(value: Any) -> Any:
@@ -150,6 +155,7 @@ def tracking(
     obs_scale: float,
     encoder: EncoderArgument,
     min_window: int,
+    axis_histograms: bool | None,
 ) -> Tracking:
     """Checks the arguments that both wrappers have; `JointKLDivergenceWrapper` explains them.
 
@@ -207,6 +213,9 @@ def tracking(
         "epsilon": _given(epsilon, "epsilon"),
         "history_size": _given(history_size, "history_size"),
         "min_window": _given(min_window, "min_window"),
+        "axis_histograms": None
+        if axis_histograms is None
+        else flag(axis_histograms, "axis_histograms"),
     }
     return Tracking(observation, action, own_encoder, keywords)
 

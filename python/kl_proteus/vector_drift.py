@@ -20,6 +20,7 @@ from kl_proteus.snapshots import Snapshot
 from kl_proteus.spaces import Bins, Range
 from kl_proteus.tracking import (
     INFO_KEYS,
+    TOP_MOVERS,
     Encoder,
     EncoderArgument,
     check_prefix,
@@ -72,6 +73,7 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
         obs_scale: See there.
         encoder: See there; a function is called for one observation at a time.
         min_window: See there.
+        axis_histograms: See there.
         info_prefix: See there.
         info_on_reset: See there.
 
@@ -101,6 +103,7 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
         obs_scale: float = 1.0,
         encoder: EncoderArgument = "auto",
         min_window: int = 32,
+        axis_histograms: bool | None = None,
         info_prefix: str = "",
         info_on_reset: bool = False,
     ) -> None:
@@ -131,6 +134,7 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
             obs_scale=obs_scale,
             encoder=encoder,
             min_window=min_window,
+            axis_histograms=axis_histograms,
         )
         self._encoder = settings.encoder
         # Of the rows whose observation could not be taken apart or encoded.
@@ -233,7 +237,20 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
             once where they are pooled.
         """
         statistics = self._tracker.statistics()
+        moves = self._tracker.axis_moves(TOP_MOVERS)
+        for own, own_moves in zip(statistics, moves, strict=True):
+            own["top_movers"] = own_moves
         return statistics[0] if self._pooled else statistics
+
+    def kl_axes(self) -> list[list[dict[str, Any]]] | list[dict[str, Any]]:
+        """Which axis has moved.
+
+        Returns:
+            What `JointKLDivergenceWrapper.kl_axes` returns, for each sub-environment, or once where
+            they are pooled.
+        """
+        moves = self._tracker.axis_moves()
+        return moves[0] if self._pooled else moves
 
     def reset_kl(self) -> None:
         """Forgets windows and history of all sub-environments; keeps the reference."""

@@ -5,14 +5,13 @@ use serde::{Deserialize, Serialize};
 use crate::axis::Axis;
 use crate::axis_histograms::Histogram;
 use crate::axis_windows::{PAST, divergence};
-use crate::independent;
+use crate::expectation::{Expectation, log_divergence};
+use crate::null_term::{Draw, Logs, NullTerm};
 
 /// With fewer values the past of an axis says too little.
 const LEAST_PAST: usize = 10;
-/// A divergence below this, in nats, is no divergence.
-const SMALLEST: f64 = 1e-9;
-/// Spread of the logarithms of an axis that repeats itself exactly.
-const LEAST_DEVIATION: f64 = 1e-3;
+/// An expected divergence below this is the rounding of 0.0.
+const LEAST_EXPECTED: f64 = 1e-12;
 
 /// The bin whose share has grown most.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -64,12 +63,12 @@ pub(crate) struct Compared<'a> {
 }
 
 impl Compared<'_> {
-    pub(crate) fn movement(&self, epsilon: f64) -> AxisMove {
+    pub(crate) fn movement(&self, logs: &mut Logs) -> AxisMove {
         let axis = self.axis;
         let histogram = |counts| Histogram { axis, counts };
         let (p, q) = (histogram(self.current), histogram(self.previous));
-        let kl = divergence(self.current, self.previous, epsilon);
-        let (expected, excess) = self.standardised(kl, epsilon);
+        let kl = divergence(self.current, self.previous, logs.alpha());
+        let (expected, excess) = self.standardised(kl, logs);
         let shift = p.mean().zip(q.mean()).map(|(p, q)| p - q);
         AxisMove {
             axis: self.name.into(),
@@ -89,18 +88,18 @@ impl Compared<'_> {
     }
 
     /// What the divergence is expected to be, and how many deviations it lies above.
-    fn standardised(&self, kl: f64, epsilon: f64) -> (f64, f64) {
+    fn standardised(&self, kl: f64, logs: &mut Logs) -> (f64, f64) {
         let (n, m): (u64, u64) = (self.current.iter().sum(), self.previous.iter().sum());
         if n == 0 || m == 0 {
             return (0.0, 0.0);
         }
         if self.past.len() < LEAST_PAST {
-            let expected = independent::expected(self.current, self.previous, epsilon);
+            let expected = self.expected_of_independent(n, m, logs);
             let cells = self.current.iter().zip(self.previous);
             let occupied = cells.filter(|&(&c, &d)| c > 0 || d > 0).count();
             // Of a chi-square variable with one degree less than there are bins.
             let deviation = expected * (2.0 / (occupied.max(2) - 1) as f64).sqrt();
-            let excess = if deviation > 0.0 {
+            let excess = if expected > LEAST_EXPECTED {
                 (kl - expected) / deviation
             } else {
                 0.0
@@ -109,17 +108,33 @@ impl Compared<'_> {
         }
         // The past is of two windows of equal length; these may be of others.
         let size = (1.0 / n as f64 + 1.0 / m as f64) * self.past_window as f64 / 2.0;
-        let logs = || self.past.iter().map(|&kl| libm::log(kl.max(SMALLEST)));
-        let count = self.past.len() as f64;
-        let mean = logs().sum::<f64>() / count;
-        let squares: f64 = logs().map(|log| (log - mean) * (log - mean)).sum();
-        let deviation = (squares / (count - 1.0)).sqrt().max(LEAST_DEVIATION);
-        let expected = mean + libm::log(size);
-        let distance = libm::log(kl.max(SMALLEST)) - expected;
+        let Some(past) = Expectation::of(self.past.iter().copied()) else {
+            return (0.0, 0.0);
+        };
+        let expected = past.mean + libm::log(size);
+        let count = past.count as f64;
+        let spread = past.deviation * (1.0 + 1.0 / count).sqrt();
         (
             libm::exp(expected),
-            distance / (deviation * (1.0 + 1.0 / count).sqrt()),
+            (log_divergence(kl) - expected) / spread,
         )
+    }
+
+    /// The mean divergence of independent pairs given the pooled counts of the bins.
+    fn expected_of_independent(&self, n: u64, m: u64, logs: &mut Logs) -> f64 {
+        let term = NullTerm::new(Draw::Finite {
+            current: n,
+            previous: m,
+        });
+        let bins = self.current.iter().zip(self.previous);
+        let pooled = bins.map(|(&c, &d)| c.saturating_add(d)).filter(|&t| t > 0);
+        let (mut sum, mut mass) = (0.0, 0.0);
+        for t in pooled {
+            sum += term.evaluate(t, logs);
+            mass += logs.alpha();
+        }
+        let (n, m) = (n as f64, m as f64);
+        (sum / (n + mass) + libm::log1p(mass / m) - libm::log1p(mass / n)).max(0.0)
     }
 
     #[allow(clippy::cast_possible_truncation)] // a histogram has at most 64 bins

@@ -8,6 +8,7 @@ use crate::axis_windows::{AxisWindows, AxisWindowsState, Frozen};
 use crate::drift::Mode;
 use crate::error::Result;
 use crate::layout::Layout;
+use crate::null_term::Logs;
 use crate::snapshot::NamedAxis;
 
 /// With more axes than this no histograms are kept unless they are asked for.
@@ -101,6 +102,7 @@ impl AxisTracker {
         let Some((current, previous)) = self.windows.distributions() else {
             return Vec::new();
         };
+        let mut logs = Logs::new(self.epsilon);
         let mut moves: Vec<_> = self
             .axes
             .iter()
@@ -114,7 +116,7 @@ impl AxisTracker {
                     past: &pasts[axis],
                     past_window,
                 }
-                .movement(self.epsilon)
+                .movement(&mut logs)
             })
             .collect();
         sort(&mut moves);

@@ -31,6 +31,7 @@ EVERY_ARGUMENT = {
     "obs_scale": 2.0,
     "encoder": None,
     "min_window": 4,
+    "axis_histograms": True,
     "info_prefix": "kl/",
     "info_on_reset": True,
     "drift_detector": {"false_alarm_every": 500, "window": 2, "calibration_windows": 3},

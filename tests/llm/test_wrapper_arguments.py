@@ -62,6 +62,7 @@ BAD = [
     ("encoder", "nowhere:f", ValueError, "encoder must name a module, got 'nowhere:f'"),
     ("min_window", 0, ValueError, "min_window"),
     ("min_window", None, TypeError, "min_window"),
+    ("axis_histograms", 2, TypeError, "axis_histograms"),
     ("info_prefix", 7, TypeError, "info_prefix must be a string, got int"),
     ("info_prefix", "_x", ValueError, "info_prefix must not start with an underscore, got '_x'"),
     ("info_on_reset", "yes", TypeError, "info_on_reset must be True or False, got 'yes'"),

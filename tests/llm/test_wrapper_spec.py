@@ -35,6 +35,7 @@ OPTIONS = {
     "obs_range": [[-1, -2, None, -4], 4.0],
     "obs_scale": 2.0,
     "min_window": 2,
+    "axis_histograms": False,
     "info_prefix": "kl.",
     "info_on_reset": True,
     "drift_detector": {"false_alarm_every": 500, "window": 2, "calibration_windows": 3},

@@ -63,6 +63,7 @@ def summary(
         "encoder": env.kl_encoder,
         "cells": drift["cells"],
         "flow_share": drift["flow"],
+        "top_movers": drift["top_movers"],
         "format": options.format,
         "files": [{"kind": file.kind, "path": file.path, "rows": file.rows} for file in files],
     }

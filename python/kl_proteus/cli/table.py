@@ -32,6 +32,7 @@ def render(results: dict[str, Any]) -> str:
         *_encoders(results["encoder"]),
         _row("cells", str(results["cells"])),
         _row("outside the bins", f"{100 * results['flow_share']:.1f} % of the pairs"),
+        *_movers(results["top_movers"]),
         "",
         *_files(results),
     ]
@@ -103,6 +104,16 @@ def _comparison(drift: dict[str, Any]) -> str:
     if not drift["ready"]:
         return "newer half of the steps with the older half"
     return f"{now} with the {window} before them"
+
+
+def _movers(movers: list[dict[str, Any]]) -> list[str]:
+    lines: list[str] = []
+    for mover in movers:
+        shift = mover["shift"]
+        moved = "" if shift is None else f", mean {shift:+.3g}"
+        text = f"{mover['axis']}: {mover['kl']:.4f} nats, {mover['excess']:+.1f} sd{moved}"
+        lines.append(_row("" if lines else "moved most", text))
+    return lines
 
 
 def _files(results: dict[str, Any]) -> list[str]:

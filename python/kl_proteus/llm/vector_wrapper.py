@@ -80,6 +80,7 @@ class VectorLLMTrainingWrapper(
         obs_scale: See there.
         encoder: See there.
         min_window: See there.
+        axis_histograms: See there.
         info_prefix: See there.
         info_on_reset: See there.
         env_id: What the environment is recorded as; None for the id of the sub-environments, or the
@@ -122,6 +123,7 @@ class VectorLLMTrainingWrapper(
         obs_scale: float = 1.0,
         encoder: Callable[[Any], Any] | str | None = None,
         min_window: int = 32,
+        axis_histograms: bool | None = None,
         info_prefix: str = "",
         info_on_reset: bool = False,
         env_id: str | None = None,
@@ -148,6 +150,7 @@ class VectorLLMTrainingWrapper(
             obs_scale=obs_scale,
             encoder=encoder,
             min_window=min_window,
+            axis_histograms=axis_histograms,
             info_prefix=info_prefix,
             info_on_reset=info_on_reset,
         )

@@ -78,6 +78,7 @@ class LLMTrainingWrapper(
         obs_scale: See there.
         encoder: See there.
         min_window: See there.
+        axis_histograms: See there.
         info_prefix: See there.
         info_on_reset: See there.
         drift_detector: See there.
@@ -119,6 +120,7 @@ class LLMTrainingWrapper(
         obs_scale: float = 1.0,
         encoder: EncoderArgument = "auto",
         min_window: int = 32,
+        axis_histograms: bool | None = None,
         info_prefix: str = "",
         info_on_reset: bool = False,
         drift_detector: DriftDetector | Mapping[str, Any] | float | None = None,
@@ -156,6 +158,7 @@ class LLMTrainingWrapper(
             obs_scale=plain(obs_scale),
             encoder=plain(encoder),
             min_window=plain(min_window),
+            axis_histograms=plain(axis_histograms),
             info_prefix=info_prefix,
             info_on_reset=plain(info_on_reset),
             drift_detector=detector.recorded(drift_detector),
@@ -180,6 +183,7 @@ class LLMTrainingWrapper(
             obs_scale=obs_scale,
             encoder=encoder,
             min_window=min_window,
+            axis_histograms=axis_histograms,
             info_prefix=info_prefix,
             info_on_reset=info_on_reset,
             drift_detector=drift_detector,

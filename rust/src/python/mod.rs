@@ -19,6 +19,7 @@ mod errors;
 mod estimators;
 mod layout;
 mod named;
+mod permutations;
 mod sequences;
 mod snapshot;
 mod tracker;
@@ -38,6 +39,8 @@ mod module {
     use super::estimators::{kl_divergence, kl_from_logprobs, kl_penalties};
     #[pymodule_export]
     use super::layout::Layout;
+    #[pymodule_export]
+    use super::permutations::EpisodePermutations;
     #[pymodule_export]
     use super::snapshot::merge_snapshots;
     #[pymodule_export]
