@@ -25,13 +25,13 @@ def read(path: Path = FILE) -> list[Row]:
 
 
 def write(rows: Sequence[Row], path: Path = FILE) -> None:
-    """Writes rows, floats with four digits."""
+    """Writes rows, floats with three decimals."""
     with path.open("w", encoding="utf-8", newline="") as file:
         lines = csv.writer(file, delimiter="\t", lineterminator="\n")
         lines.writerow([field.name for field in fields(Row)])
         for row in rows:
             lines.writerow(
-                [f"{value:.4f}" if isinstance(value, float) else value for value in astuple(row)]
+                [f"{value:.3f}" if isinstance(value, float) else value for value in astuple(row)]
             )
 
 
