@@ -715,6 +715,10 @@ class PairTracker:
         Name, flow share and share of the fullest bin of the newest pairs, an axis an entry; empty
         where no histograms are kept.
         """
+    def begin_episode(self, /) -> None:
+        """
+        The next pair is the first of an episode.
+        """
     def choose(self, /, action: Any) -> None:
         """
         Takes the action on the waiting observation; without one there will be no pair.
@@ -990,6 +994,10 @@ class VectorTracker:
         """
         How each axis differs between the two distributions, as in `PairTracker.axis_moves`: a list
         for each row, or one for all rows.
+        """
+    def begin_episodes(self, /, rows: Any) -> None:
+        """
+        The next pair of each row of a mask is the first of an episode.
         """
     def choose(self, /, actions: Any) -> None:
         """

@@ -1,6 +1,7 @@
 """The drift of a policy's behaviour in one environment."""
 
 import json
+import warnings
 from collections.abc import Mapping
 from os import PathLike
 from typing import Any, SupportsFloat, TypeVar
@@ -8,7 +9,7 @@ from typing import Any, SupportsFloat, TypeVar
 import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 
-from kl_proteus import detector, snapshots
+from kl_proteus import detector, diagnostics, snapshots
 from kl_proteus._core import PairTracker
 from kl_proteus.detector import DriftDetector
 from kl_proteus.snapshots import Snapshot
@@ -167,6 +168,9 @@ class JointKLDivergenceWrapper(
         self._encoder = settings.encoder
         self._encoder_error: Exception | None = None
         self._tracker = PairTracker(settings.observation, settings.action, **settings.keywords)
+        self._window: int | None = settings.keywords["window"]
+        # Every pair against all but the newest says nothing of change in any case.
+        self._diagnosed = self._window is None and settings.keywords["reference"] is None
         self._alarm_key = info_prefix + ALARM_KEY
         self._drift_detector = detector.make_detector(drift_detector)
         if self._drift_detector is not None:
@@ -219,8 +223,11 @@ class JointKLDivergenceWrapper(
             What the environment returned, with the keys above in a copy of info where
             `info_on_reset` asks for it.
         """
+        if not self._diagnosed:
+            self._diagnose()
         observation, info = self.env.reset(seed=seed, options=options)
         self._observe(observation)
+        self._tracker.begin_episode()
         if self._info_on_reset:
             info = self._with_report(info, self._tracker.report())
             if self._drift_detector is not None:
@@ -250,12 +257,42 @@ class JointKLDivergenceWrapper(
             pairs that lie outside the range of an axis; `ready`, whether the windows are full.
             `top_movers` holds the first three of `kl_axes()`. With a drift detector,
             `drift_detector` holds its `statistics()`.
+
+            Of how far the newest value can be believed: `kl_noise_floor` and `kl_excess` as in
+            info; `floor_available`, False where the distributions share pairs (`window=None`
+            without a reference, `lag < window`) or nothing is reported yet, and the floor is 0.0;
+            `kl_expected`, the geometric mean of 20 earlier values one window apart, and
+            `kl_pvalue`, the probability of a larger one than the newest by the Student-t prediction
+            interval of their logarithms (0.0 and 1.0 until there are 20); `kl_policy_floor`,
+            `kl_policy_excess`, `kl_policy_z` and `kl_policy_pvalue`, the same of the policy part if
+            the actions taken in each observation cell are independent: mean, excess over it, excess
+            in standard deviations, tail of a Gamma distribution; `coverage`, the probability that a
+            further pair falls in an occupied cell (Good 1953); `support`, the share of P's pairs
+            whose observation cell holds at least five pairs of Q; `kl_detectable`, the `kl_policy`
+            in nats that would be found with probability 0.8 at the level of 1 % (0.0 without a
+            floor); `episodes_in_window`, episodes with a pair in the windows. Their cost grows
+            with the number of occupied cells.
         """
+        if not self._diagnosed:
+            self._diagnose()
         statistics = self._tracker.statistics()
         statistics["top_movers"] = self._tracker.axis_moves(TOP_MOVERS)
         if self._drift_detector is not None:
             statistics["drift_detector"] = self._drift_detector.statistics()
         return statistics
+
+    def kl_diagnostics(self) -> list[dict[str, str]]:
+        """What there is to say against the newest value, warnings first.
+
+        The first of them are also given once as a `UserWarning`, at the first `reset` or
+        `get_kl_statistics` after the windows are full with at least 100 pairs each.
+
+        Returns:
+            A dict for each finding: `code` (`low_support`, `low_coverage`, `flow`, `one_bin`,
+            `few_episodes`, `many_cells` or `odd_bins`), `severity` ("warning" or "note"), `message`
+            and `remedy`.
+        """
+        return [finding._asdict() for finding in self._findings(self._tracker.statistics())]
 
     @property
     def drift_detector(self) -> DriftDetector | None:
@@ -339,6 +376,33 @@ class JointKLDivergenceWrapper(
                     f"info_prefix={prefix!r} already; give this one another prefix"
                 )
             inner = inner.env
+
+    def _findings(self, statistics: dict[str, Any]) -> list[diagnostics.Finding]:
+        described = self.snapshot()
+        uses = diagnostics.axis_uses(
+            described["observation_axes"] + described["action_axes"], self._tracker.axis_shares()
+        )
+        return diagnostics.findings(statistics, uses, self._pairs(statistics))
+
+    def _pairs(self, statistics: dict[str, Any]) -> int:
+        """Pairs of the newest distribution."""
+        steps = statistics["steps"]
+        return steps if self._window is None else min(steps, self._window)
+
+    def _diagnose(self) -> None:
+        """Warns once, when there is enough to go by, of what the drift may be blind to."""
+        if not self._tracker.ready:
+            return
+        statistics = self._tracker.statistics()
+        if not diagnostics.is_worth_a_look(statistics, self._pairs(statistics)):
+            # Windows that are full do not grow.
+            self._diagnosed = self._window is not None
+            return
+        self._diagnosed = True
+        text = diagnostics.warning_text(self._findings(statistics))
+        if text is not None:
+            # Before anything is done, so that nothing is lost where warnings are errors.
+            warnings.warn(text, UserWarning, stacklevel=3)
 
     def _choose(self, action: ActType) -> None:
         """Checks the pair before the environment is stepped."""

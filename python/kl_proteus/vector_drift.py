@@ -202,6 +202,7 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
             options = {**options, "reset_mask": mask.copy()}
         observations, infos = self.env.reset(seed=seed, options=options)  # pyright: ignore[reportArgumentType]
         self._observe(observations, mask)
+        self._tracker.begin_episodes(np.ones(self.num_envs, np.bool_) if mask is None else mask)
         if self._info_on_reset:
             among = np.ones(self.num_envs, np.bool_) if mask is None or self._pooled else mask
             infos = dict(infos)
@@ -326,7 +327,10 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
             self._tracker.advance([None] * self.num_envs, ended)
             self._forget()
             raise
-        return self._tracker.advance(rows, ended, every=self._info_on_reset)
+        result = self._tracker.advance(rows, ended, every=self._info_on_reset)
+        # Whenever they reset, their next pair is the first of an episode.
+        self._tracker.begin_episodes(done)
+        return result
 
     def _observe(
         self,

@@ -13,6 +13,7 @@
 //! The sums are integers, so adding and removing a count cancels to the last bit: nothing drifts
 //! however long the run, and the order of the pairs does not matter.
 
+use crate::blindness::{self, Blindness, Stratum};
 use crate::error::Result;
 use crate::floor::{NoiseFloor, Regime};
 use crate::layout::Key;
@@ -300,6 +301,53 @@ impl Cells {
         }
         self.floor
             .value(self.current_total, self.previous_total, self.union)
+    }
+
+    fn occupied(&self) -> impl Iterator<Item = blindness::Counted> {
+        let cells = self.cells.iter();
+        cells
+            .filter(|(_, _, cell)| cell.current > 0 || cell.previous > 0)
+            .map(|(_, (o, _), cell)| (o, cell.current, cell.previous))
+    }
+
+    /// Coverage and support; with `all_but` the previous distribution is the current one without a
+    /// pair of that cell.
+    pub(crate) fn blindness(&self, all_but: Option<u32>) -> Blindness {
+        let newest = all_but.map(|number| self.cells.key(number).0);
+        let strata = self.observations.iter().map(|(o, _, counts)| Stratum {
+            current: counts.current,
+            previous: match newest {
+                None => counts.previous,
+                Some(newest) => counts.current - u64::from(newest == o),
+            },
+            cells: counts.cells.into(),
+        });
+        let pairs = self.current_total.saturating_add(self.previous_total);
+        Blindness {
+            coverage: blindness::coverage(self.occupied(), pairs),
+            support: blindness::support(strata, self.current_total),
+            ..Blindness::default()
+        }
+    }
+
+    /// The same with everything that rests on a noise floor; `value` is the policy part.
+    pub(crate) fn policy_blindness(&self, value: f64) -> Blindness {
+        let stratum = |o| {
+            let counts = self.observations.get(o);
+            Stratum {
+                current: counts.current,
+                previous: counts.previous,
+                cells: counts.cells.into(),
+            }
+        };
+        blindness::policy(
+            self.occupied(),
+            stratum,
+            (self.current_total, self.previous_total, self.union),
+            self.alpha,
+            value,
+            self.blindness(None),
+        )
     }
 
     /// The divergence of all current pairs from the same without the newest, which is in `number`.

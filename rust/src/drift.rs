@@ -6,8 +6,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::blindness::Blindness;
 use crate::cells::{Cells, Change, Divergence};
+use crate::episodes::{Episodes, EpisodesState};
 use crate::error::{Error, Result};
+use crate::expectation::{Expectation, Past};
 use crate::floor::Regime;
 use crate::history::{History, HistoryState, Moments, checked_size};
 use crate::layout::Key;
@@ -258,6 +261,10 @@ pub struct DriftState {
     pub newest: Option<u32>,
     /// The reported values.
     pub history: HistoryState,
+    /// Joint divergences one window apart, oldest first.
+    pub past: Vec<f64>,
+    /// Where the episodes begin.
+    pub episodes: EpisodesState,
 }
 
 /// The two distributions, the ring of pairs between them, and the history.
@@ -275,6 +282,10 @@ pub struct Drift {
     current: Divergence,
     noise_floor: f64,
     history: History,
+    past: Past,
+    /// Values that `past` has taken in all.
+    taken: u64,
+    episodes: Episodes,
 }
 
 impl Drift {
@@ -296,6 +307,9 @@ impl Drift {
             current: Divergence::default(),
             noise_floor: 0.0,
             history: History::new(history_size),
+            past: Past::new(),
+            taken: 0,
+            episodes: Episodes::new(mode.span() as u64),
             config,
         };
         if drift
@@ -400,10 +414,20 @@ impl Drift {
         }
     }
 
-    /// Whether there is a noise floor: the distributions share no pair, and a value is reported.
+    /// Whether reported values have a noise floor: the distributions share no pairs.
+    #[must_use]
+    pub fn has_floor(&self) -> bool {
+        match self.mode {
+            Mode::Lagged { window, lag } => lag >= window,
+            Mode::Newest => false,
+            _ => true,
+        }
+    }
+
+    /// Whether there is a noise floor by now: a value is reported, and it has one.
     #[must_use]
     pub fn floor_available(&self) -> bool {
-        self.floor_regime() != Regime::Off
+        self.has_floor() && self.reported()
     }
 
     /// Whether the windows are full.
@@ -532,6 +556,54 @@ impl Drift {
                 policy,
             } = self.current;
             self.history.push(joint, observation, policy);
+            if self.steps >= self.next_taken() {
+                self.past.take(joint);
+                self.taken += 1;
+            }
+        }
+    }
+
+    /// The number of pairs with which the full windows first hold `taken` windows of new pairs.
+    #[inline]
+    fn next_taken(&self) -> u64 {
+        let full = match self.mode {
+            Mode::Adjacent { window } => 2 * window,
+            Mode::Lagged { window, lag } => window + lag,
+            Mode::ReferenceWindow { window } => window,
+            // There are no windows to be apart.
+            Mode::Newest | Mode::ReferenceAll => return u64::MAX,
+        };
+        full as u64 + self.taken * self.config.window.unwrap_or(0)
+    }
+
+    /// What the joint divergence usually is, from values one window apart; `None` until there are
+    /// 20 of them, and without windows.
+    #[must_use]
+    pub fn expectation(&self) -> Option<Expectation> {
+        self.past.expectation()
+    }
+
+    /// The next pair is the first of an episode.
+    pub(crate) fn begin_episode(&mut self) {
+        self.episodes.begin(self.steps);
+    }
+
+    /// Episodes with a pair in the windows (a reference has none); one without end where nobody
+    /// says that they begin.
+    #[must_use]
+    pub fn episodes_in_window(&self) -> u64 {
+        self.episodes.count(self.steps)
+    }
+
+    /// What the counts can show; walks the cells.
+    #[must_use]
+    pub fn blindness(&self) -> Blindness {
+        if self.floor_available() {
+            return self.cells.policy_blindness(self.current.policy);
+        }
+        Blindness {
+            policy_excess: self.current.policy,
+            ..self.cells.blindness(self.newest)
         }
     }
 
@@ -607,17 +679,15 @@ impl Drift {
             previous,
         };
         match self.mode {
-            _ if !self.reported() => Regime::Off,
+            _ if !self.floor_available() => Regime::Off,
             Mode::Adjacent { window } | Mode::ReferenceWindow { window } if self.ready() => {
                 full(window)
             }
-            Mode::Lagged { window, lag } if lag >= window => full(window),
+            Mode::Lagged { window, .. } => full(window),
             Mode::Adjacent { .. } => Regime::Halves,
-            Mode::ReferenceWindow { .. } | Mode::ReferenceAll => {
+            Mode::Newest | Mode::ReferenceWindow { .. } | Mode::ReferenceAll => {
                 Regime::growing(self.cells.current_total(), previous)
             }
-            // The distributions share pairs.
-            Mode::Lagged { .. } | Mode::Newest => Regime::Off,
         }
     }
 
@@ -633,6 +703,9 @@ impl Drift {
         self.current = Divergence::default();
         self.noise_floor = 0.0;
         self.history = History::new(self.history_size);
+        self.past = Past::new();
+        self.taken = 0;
+        self.episodes = Episodes::new(self.mode.span() as u64);
         Ok(())
     }
 
@@ -687,6 +760,8 @@ impl Drift {
             },
             newest: self.newest.and_then(|number| place.get(&number).copied()),
             history: self.history.state(),
+            past: self.past.state(),
+            episodes: self.episodes.state(self.steps),
         }
     }
 
@@ -771,6 +846,15 @@ impl Drift {
         }
         drift.history = History::restore(drift.history_size, &state.history)?;
         drift.evaluate();
+        drift.taken = match drift.next_taken() {
+            first if first <= drift.steps => {
+                1 + (drift.steps - first) / drift.config.window.unwrap_or(u64::MAX)
+            }
+            _ => 0,
+        };
+        drift.past = Past::restore(&state.past, drift.taken)?;
+        let span = drift.mode.span() as u64;
+        drift.episodes = Episodes::restore(span, drift.steps, &state.episodes)?;
         Ok(drift)
     }
 

@@ -21,6 +21,8 @@ const SUMMED: u64 = 4096;
 const LARGE_VARIANCE: f64 = 32_768.0;
 /// Weights below this share of the largest are left out.
 const NEGLIGIBLE: f64 = 1e-19;
+/// A pseudocount from which logarithms are taken of quotients.
+const LARGE_ALPHA: f64 = 16.0;
 /// Logarithms that are kept.
 const MEMOISED: u64 = 8192;
 /// Terms of larger cells are interpolated between so many nodes, this many of them an octave: f is
@@ -47,6 +49,17 @@ impl Logs {
         self.alpha
     }
 
+    /// log((n + alpha) / (m + alpha)), with all its digits where a large alpha brings the two close.
+    pub(crate) fn quotient(&mut self, n: u64, m: u64) -> f64 {
+        if self.alpha > LARGE_ALPHA {
+            let (n, m) = (n as f64, m as f64);
+            libm::log1p((n - m) / (m + self.alpha))
+        } else {
+            self.get(n) - self.get(m)
+        }
+    }
+
+    /// log(n + alpha).
     #[allow(clippy::cast_possible_truncation)]
     fn get(&mut self, n: u64) -> f64 {
         if n >= MEMOISED {
@@ -145,8 +158,16 @@ impl NullTerm {
     pub(crate) fn new(draw: Draw) -> Self {
         let (n, m) = draw.totals();
         Self {
-            draw,
             offset: libm::log(n / m),
+            ..Self::without_offset(draw)
+        }
+    }
+
+    /// The same without the logarithm of N / M.
+    pub(crate) fn without_offset(draw: Draw) -> Self {
+        Self {
+            draw,
+            offset: 0.0,
             intervals: HashMap::default(),
             nodes: HashMap::default(),
         }
@@ -190,7 +211,7 @@ impl NullTerm {
         let mode = ((t as f64 + 1.0) * draw.share()) as u64;
         let mode = mode.clamp(low, high);
         let alpha = logs.alpha;
-        let mut value = |c: u64| (c as f64 + alpha) * (logs.get(c) - logs.get(t - c) - self.offset);
+        let mut value = |c: u64| (c as f64 + alpha) * (logs.quotient(c, t - c) - self.offset);
         let (mut weights, mut sum) = (1.0, value(mode));
         let mut weight = 1.0;
         for c in mode..high {
@@ -227,7 +248,9 @@ impl NullTerm {
         ];
         let p = self.draw.share();
         let fourth = variance * (3.0 * variance + 1.0 - 6.0 * p * (1.0 - p));
+        let (n, m) = self.draw.totals();
         self.without_spread(t, alpha)
+            + a * (libm::log(n / m) - self.offset)
             + (2.0 * d[0] + a * d[1]) * variance / 2.0
             + (3.0 * d[1] + a * d[2]) * third / 6.0
             + (4.0 * d[2] + a * d[3]) * fourth / 24.0

@@ -8,6 +8,7 @@ use crate::axis_histograms::AxisCounts;
 use crate::axis_moves::AxisMove;
 use crate::axis_tracker::{AxisShares, AxisTracker, MOST_AXES};
 use crate::axis_windows::AxisWindowsState;
+use crate::blindness::Blindness;
 use crate::detector::{Detector, Saved};
 use crate::drift::{Config, Drift, DriftState, Report, Which};
 use crate::error::{Error, Result};
@@ -16,7 +17,7 @@ use crate::row::Row;
 use crate::snapshot::{Axes, Counts, NamedAxis, Snapshot, as_text, check_same_axes};
 
 const FORMAT: &str = "kl_proteus.tracker";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// The leaf that holds what a user's encoder returns.
 pub(crate) const ENCODED_LEAF: &str = "encoder(observation)";
 
@@ -71,6 +72,20 @@ pub struct Statistics {
     pub flow: f64,
     /// Whether the windows are full.
     pub ready: bool,
+    /// Whether there is a noise floor.
+    pub floor_available: bool,
+    /// The noise floor of the newest joint divergence.
+    pub noise_floor: f64,
+    /// The newest joint divergence minus its floor.
+    pub excess: f64,
+    /// What the joint divergence usually is; 0.0 until that is known.
+    pub expected: f64,
+    /// P(a joint divergence at least as large as the newest) by its own past; 1.0 until known.
+    pub pvalue: f64,
+    /// What the counts can show.
+    pub blindness: Blindness,
+    /// Episodes with a pair in the windows.
+    pub episodes_in_window: u64,
 }
 
 /// A tracker as it is saved.
@@ -88,6 +103,7 @@ pub(crate) struct State {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     axes: Option<AxisWindowsState>,
     observed: Option<Observed>,
+    begins: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     detector: Option<Saved>,
 }
@@ -104,6 +120,8 @@ pub struct PairTracker {
     axes: Option<AxisTracker>,
     observed: Option<Observed>,
     chosen: Option<(Key, bool, Row)>,
+    /// Whether the next pair is the first of an episode.
+    begins: bool,
     detector: Option<Box<Detector>>,
 }
 
@@ -127,6 +145,7 @@ impl PairTracker {
             drift: Drift::new(config, reference)?,
             axes: None,
             observed: None,
+            begins: false,
             chosen: None,
             detector: None,
         };
@@ -291,6 +310,11 @@ impl PairTracker {
         self.chosen = None;
     }
 
+    /// The next pair is the first of an episode.
+    pub fn begin_episode(&mut self) {
+        self.begins = true;
+    }
+
     /// The observation that waits for an action.
     #[must_use]
     pub fn observed(&self) -> Option<&Observed> {
@@ -333,6 +357,9 @@ impl PairTracker {
             (&self.observed, &self.chosen)
         {
             let (key, action) = (*key, *action);
+            if std::mem::take(&mut self.begins) {
+                self.drift.begin_episode();
+            }
             let (number, is_new) = self.drift.enter(key, action, *flow || *action_flow)?;
             self.drift.conclude();
             remember(&mut self.axes, row, action_row);
@@ -346,33 +373,35 @@ impl PairTracker {
         Ok(self.drift.report())
     }
 
-    /// Counts pairs that report one value together: observation, action, flow, and the rows of
-    /// both. Without any the
+    /// Counts pairs that report one value together: observation, action, flow, the rows of both,
+    /// and whether an episode begins with it. Without any the
     /// value is that of the newest pair.
     ///
     /// # Errors
     /// More cells than can be numbered; the pairs before are counted then.
     pub(crate) fn count_all<'a>(
         &mut self,
-        pairs: impl IntoIterator<Item = (Key, Key, bool, &'a Row, &'a Row)>,
+        pairs: impl IntoIterator<Item = (Key, Key, bool, &'a Row, &'a Row, bool)>,
     ) -> Result<Report> {
         let before = self.drift.steps();
         if let Some(detector) = &mut self.detector {
             detector.begin_step();
         }
-        let counted =
-            pairs
-                .into_iter()
-                .try_for_each(|(observation, action, flow, row, action_row)| {
-                    let (number, is_new) = self.drift.gather(observation, action, flow)?;
-                    remember(&mut self.axes, row, action_row);
-                    match &mut self.detector {
-                        Some(detector) => {
-                            detector.update_numbered(number, is_new, (observation, action))
-                        }
-                        None => Ok(()),
+        let counted = pairs.into_iter().try_for_each(
+            |(observation, action, flow, row, action_row, begins)| {
+                if begins {
+                    self.drift.begin_episode();
+                }
+                let (number, is_new) = self.drift.gather(observation, action, flow)?;
+                remember(&mut self.axes, row, action_row);
+                match &mut self.detector {
+                    Some(detector) => {
+                        detector.update_numbered(number, is_new, (observation, action))
                     }
-                });
+                    None => Ok(()),
+                }
+            },
+        );
         if self.drift.steps() != before {
             self.drift.conclude_gathered();
         }
@@ -432,6 +461,7 @@ impl PairTracker {
         let report = drift.report();
         let history = drift.history();
         let (observation_mean, policy_mean) = history.part_means();
+        let expectation = drift.expectation();
         Statistics {
             current: report.joint,
             mean: report.moments.mean,
@@ -445,6 +475,13 @@ impl PairTracker {
             steps: drift.steps(),
             flow: drift.flow(),
             ready: drift.ready(),
+            floor_available: drift.floor_available(),
+            noise_floor: report.noise_floor,
+            excess: report.excess(),
+            expected: expectation.map_or(0.0, |past| past.typical()),
+            pvalue: expectation.map_or(1.0, |past| past.pvalue(report.joint)),
+            blindness: drift.blindness(),
+            episodes_in_window: drift.episodes_in_window(),
         }
     }
 
@@ -499,6 +536,7 @@ impl PairTracker {
             drift: self.drift.state(),
             axes: self.axes.as_ref().map(AxisTracker::state),
             observed: self.observed.clone(),
+            begins: self.begins,
             detector: self.detector.as_ref().map(|own| own.saved()).transpose()?,
         })
     }
@@ -585,6 +623,7 @@ impl PairTracker {
         self.detector = detector;
         self.observation = observation;
         self.observed = state.observed;
+        self.begins = state.begins;
         self.chosen = None;
         Ok(())
     }

@@ -16,7 +16,7 @@ use crate::snapshot::Snapshot;
 use crate::tracker::{Observed, PairTracker, State, Statistics};
 
 const FORMAT: &str = "kl_proteus.vector_tracker";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// A thread costs as much as a few dozen rows.
 const ROWS_WORTH_A_THREAD: usize = 512;
@@ -44,6 +44,8 @@ struct VectorState {
     /// What waits in each row; empty where each tracker knows it.
     observed: Vec<Option<Observed>>,
     ended: Vec<bool>,
+    /// Rows whose next pair is the first of an episode; empty where each tracker knows it.
+    begins: Vec<bool>,
 }
 
 #[derive(Debug, Clone)]
@@ -58,18 +60,33 @@ struct Pool {
     tracker: PairTracker,
     observed: Vec<Option<Observed>>,
     chosen: Vec<Option<(Key, bool, Row)>>,
+    begins: Vec<bool>,
 }
 
 impl Pool {
     /// Counts what waits in every row, in the order of the rows; they report one value together.
     fn count(&mut self) -> Result<Report> {
         let pairs = self.observed.iter().zip(&self.chosen);
-        let report = self.tracker.count_all(pairs.filter_map(|pair| match pair {
-            (Some(Observed::Cell { key, flow, row }), Some((action, action_flow, action_row))) => {
-                Some((*key, *action, *flow || *action_flow, row, action_row))
-            }
-            _ => None,
-        }))?;
+        let rows = pairs.zip(&mut self.begins);
+        let report = self
+            .tracker
+            .count_all(rows.filter_map(|(pair, begins)| match pair {
+                (
+                    Some(Observed::Cell { key, flow, row }),
+                    Some((action, action_flow, action_row)),
+                ) => {
+                    let begins = std::mem::take(begins);
+                    Some((
+                        *key,
+                        *action,
+                        *flow || *action_flow,
+                        row,
+                        action_row,
+                        begins,
+                    ))
+                }
+                _ => None,
+            }))?;
         self.chosen.fill(None);
         Ok(report)
     }
@@ -117,6 +134,7 @@ impl VectorTracker {
                 tracker,
                 observed: vec![None; rows],
                 chosen: vec![None; rows],
+                begins: vec![false; rows],
             }))
         } else {
             Rows::Each(vec![tracker; rows])
@@ -269,6 +287,16 @@ impl VectorTracker {
         self.ended[row] = ended;
     }
 
+    /// The next pair of each of these rows is the first of an episode.
+    pub fn begin_episodes(&mut self, rows: impl IntoIterator<Item = usize>) {
+        for row in rows {
+            match &mut self.rows {
+                Rows::Each(trackers) => trackers[row].begin_episode(),
+                Rows::Pooled(pool) => pool.begins[row] = true,
+            }
+        }
+    }
+
     /// Forgets what waits in every row.
     pub fn forget(&mut self) {
         for row in 0..self.len() {
@@ -382,6 +410,10 @@ impl VectorTracker {
                 Rows::Pooled(pool) => pool.observed.clone(),
             },
             ended: self.ended.clone(),
+            begins: match &self.rows {
+                Rows::Each(_) => Vec::new(),
+                Rows::Pooled(pool) => pool.begins.clone(),
+            },
         };
         serde_json::to_string(&state).map_err(|error| Error::malformed("the state", error))
     }
@@ -415,6 +447,7 @@ impl VectorTracker {
         if state.trackers.len() != self.trackers().len()
             || state.ended.len() != state.rows
             || state.observed.len() != waiting
+            || state.begins.len() != waiting
         {
             return Err(wrong("it does not say something of every row".into()));
         }
@@ -436,6 +469,7 @@ impl VectorTracker {
                 .clone()
                 .try_for_each(|observed| pool.tracker.check_row(observed))?;
             pool.observed = state.observed;
+            pool.begins = state.begins;
             pool.chosen.fill(None);
         }
         loaded.ended = state.ended;

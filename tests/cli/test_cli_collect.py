@@ -225,7 +225,7 @@ def test_every_option_reaches_the_wrapper(collect, monkeypatch, module):
         "gamma": 0.5,
         "min_margin": 0.25,
         "window": 30,
-        "lag": 4,
+        "lag": 40,
         "min_window": 7,
         "epsilon": 0.75,
         "obs_bins": [3, 4],
@@ -238,6 +238,7 @@ def test_every_option_reaches_the_wrapper(collect, monkeypatch, module):
         "kl_penalty_weight": 0.3,
         "kl_bonus_weight": 0.2,
         "kl_threshold": 0.9,
+        "shape_on": "excess",
     }
     options = []
     for name, value in expected.items():

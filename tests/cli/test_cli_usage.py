@@ -37,7 +37,7 @@ def test_help_of_collect_names_every_option_and_fits_80_columns(collect, monkeyp
         "--episodes --steps --policy --seed --env-kwargs --quiet --output-dir --format --gamma "
         "--min-margin --save-snapshot --json --window --lag --reference --min-window --epsilon "
         "--obs-bins --action-bins --obs-range --action-range --obs-scale --history-size --encoder "
-        "--mode --kl-penalty-weight --kl-bonus-weight --kl-threshold"
+        "--mode --kl-penalty-weight --kl-bonus-weight --kl-threshold --shape-on"
     )
     for option in options.split():
         assert f"  {option}" in ended.out

@@ -5,8 +5,18 @@ from hypothesis import given
 from drift.harness import DIVERGENCES, FLOORS, INFO_KEYS, assert_close, compiled, feed, twin
 from drift.strategies import Run, runs
 
-EXACT = ("count", "cells", "steps", "ready")
+EXACT = ("count", "cells", "steps", "ready", "floor_available", "episodes_in_window")
 MEASURED = ("current", "mean", "std", "min", "max", "observation_mean", "policy_mean", "flow")
+TRUST = (
+    "kl_noise_floor",
+    "kl_excess",
+    "kl_policy_floor",
+    "kl_policy_excess",
+    "coverage",
+    "support",
+)
+# Quotients of small numbers, whose last digits are those of the divergences.
+PROBABILITIES = ("kl_expected", "kl_pvalue", "kl_policy_z", "kl_policy_pvalue", "kl_detectable")
 
 
 def assert_equal_at_every_step(run: Run) -> None:
@@ -26,8 +36,11 @@ def assert_equal_at_every_step(run: Run) -> None:
         statistics, expected_statistics = tracker.statistics(), slow.statistics()
         for key in EXACT:
             assert statistics[key] == expected_statistics[key], f"{key} at step {step}"
-        for key in MEASURED:
+        for key in MEASURED + TRUST:
             assert_close(statistics[key], expected_statistics[key], 1e-12, f"{key} at step {step}")
+        for key in PROBABILITIES:
+            assert_close(statistics[key], expected_statistics[key], 1e-8, f"{key} at step {step}")
+        assert statistics.keys() == expected_statistics.keys()
         assert len(tracker.history()) == statistics["count"]
     for got, value in zip(tracker.history(), slow.joint.values, strict=True):
         assert_close(got, value, 1e-12, "history")

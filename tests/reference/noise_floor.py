@@ -15,11 +15,8 @@ def pooled_counts(current: Counts, previous: Counts) -> list[int]:
     return [current[cell] + previous[cell] for cell in support(current, previous)]
 
 
-def cell_mean(
-    t: int, weights: dict[int, float], current: float, previous: float, epsilon: float
-) -> float:
-    """The weighted mean of (c + e) (log((c + e) / (t - c + e)) - log(N / M))."""
-    centre = math.log(current / previous)
+def cell_mean(t: int, weights: dict[int, float], centre: float, epsilon: float) -> float:
+    """The weighted mean of (c + e) (log((c + e) / (t - c + e)) - centre)."""
     return math.fsum(
         weight * (c + epsilon) * (log_quotient(c, t - c, epsilon) - centre)
         for c, weight in weights.items()
@@ -27,14 +24,16 @@ def cell_mean(
 
 
 @lru_cache(maxsize=100_000)
-def hypergeometric_mean(t: int, current: int, previous: int, epsilon: float) -> float:
+def hypergeometric_mean(
+    t: int, current: int, previous: int, epsilon: float, centre: float
+) -> float:
     """C of t pairs drawn from the N + M, of which N are current."""
     ways = math.comb(current + previous, t)
     weights = {
         c: math.comb(current, c) * math.comb(previous, t - c) / ways
         for c in range(max(0, t - previous), min(t, current) + 1)
     }
-    return cell_mean(t, weights, current, previous, epsilon)
+    return cell_mean(t, weights, centre, epsilon)
 
 
 @lru_cache(maxsize=100_000)
@@ -42,7 +41,7 @@ def binomial_mean(t: int, current: float, previous: float, epsilon: float) -> fl
     """Each of the t pairs is a current one with probability N / (N + M)."""
     p = Decimal(current) / (Decimal(current) + Decimal(previous))
     weights = {c: float(math.comb(t, c) * p**c * (1 - p) ** (t - c)) for c in range(t + 1)}
-    return cell_mean(t, weights, current, previous, epsilon)
+    return cell_mean(t, weights, math.log(current / previous), epsilon)
 
 
 def certain_mean(t: int, current: float, previous: float, epsilon: float) -> float:
@@ -73,7 +72,7 @@ def full(current: Counts, previous: Counts, epsilon: float) -> float:
     """The exact mean: the pairs of both distributions, divided anew in every possible way."""
     n, m = current.total(), previous.total()
     counts = pooled_counts(current, previous)
-    total = math.fsum(hypergeometric_mean(t, n, m, epsilon) for t in counts)
+    total = math.fsum(hypergeometric_mean(t, n, m, epsilon, math.log(n / m)) for t in counts)
     return normalised(total, n, m, epsilon * len(counts))
 
 

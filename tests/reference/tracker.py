@@ -5,7 +5,7 @@ from typing import Any
 
 from gymnasium import Space
 
-from . import drift, noise_floor
+from . import blindness, drift, noise_floor
 from .axes import axes_of, digits_of
 from .history import ReferenceHistory
 
@@ -53,7 +53,8 @@ class ReferenceTracker:
         self.joint = ReferenceHistory(history_size)
         self.observation = ReferenceHistory(history_size)
         self.policy = ReferenceHistory(history_size)
-        self.current = 0.0
+        self.current = self.policy_part = self.floor = 0.0
+        self.reported: dict[int, float] = {}
         self.reference: drift.Counts | None = None
         if reference is not None:
             cells = reference if isinstance(reference, dict) else self.cells_of(reference)
@@ -104,8 +105,10 @@ class ReferenceTracker:
                 epsilon=self.epsilon,
             )
             self.joint.push(self.current)
+            self.reported[len(self.pairs)] = self.current
             self.observation.push(observation_part)
             self.policy.push(policy_part)
+        self.policy_part, self.floor = policy_part, floor
         return {
             "kl_divergence": self.current,
             "kl_divergence_mean": self.joint.mean(),
@@ -132,4 +135,45 @@ class ReferenceTracker:
             "steps": len(self.pairs),
             "flow": drift.flow_share(p, self.in_flow),
             "ready": self._rule(drift.is_ready),
+            **self.trust(p, q),
+        }
+
+    def has_floor(self) -> bool:
+        """Whether the distributions share no pair, and a value is reported."""
+        if not self._rule(drift.is_reported):
+            return False
+        if self.reference is not None:
+            return True
+        return self.window is not None and (self.lag is None or self.lag >= self.window)
+
+    def trust(self, p: drift.Counts, q: drift.Counts) -> dict[str, Any]:
+        """What `get_kl_statistics` says of how far the value can be believed."""
+        expected, pvalue = 0.0, 1.0
+        if self.window is not None:
+            full = 2 * self.window if self.lag is None else self.window + self.lag
+            full = full if self.reference is None else self.window
+            past = blindness.past_values(self.reported, full, self.window)
+            expected, pvalue = blindness.prediction(past, self.current)
+        policy = {
+            "kl_policy_floor": 0.0,
+            "kl_policy_excess": self.policy_part,
+            "kl_policy_z": 0.0,
+            "kl_policy_pvalue": 1.0,
+            "kl_detectable": 0.0,
+        }
+        if self.has_floor():
+            policy = blindness.policy_statistics(p, q, self.epsilon, self.policy_part)
+        # Every pair but the newest is known where there are no windows.
+        known = Counter() if self.window is None and self.reference is None else q
+        return {
+            "floor_available": self.has_floor(),
+            "kl_noise_floor": self.floor,
+            "kl_excess": self.current - self.floor,
+            "kl_expected": expected,
+            "kl_pvalue": pvalue,
+            **policy,
+            "coverage": blindness.coverage(p, known),
+            "support": blindness.supported(p, q),
+            # Nobody says where episodes begin.
+            "episodes_in_window": min(len(self.pairs), 1),
         }

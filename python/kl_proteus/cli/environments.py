@@ -34,6 +34,7 @@ def make(options: CollectOptions) -> LLMTrainingWrapper[Any, Any]:
             kl_penalty_weight=options.kl_penalty_weight,
             kl_bonus_weight=options.kl_bonus_weight,
             kl_threshold=options.kl_threshold,
+            shape_on=options.shape_on,
             mode=options.mode,
             gamma=options.gamma,
             min_margin=options.min_margin,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kl_proteus.llm.export import FormatType
-from kl_proteus.llm.shaping import Mode
+from kl_proteus.llm.shaping import Mode, ShapeOn
 
 __all__ = ["CollectOptions", "Range"]
 
@@ -51,6 +51,7 @@ class CollectOptions:
         kl_penalty_weight: Reward per nat above the threshold.
         kl_bonus_weight: Reward at no drift.
         kl_threshold: Where the bonus ends and the penalty begins, in nats.
+        shape_on: What rewards are shaped on.
         json: Results as a JSON object rather than a table.
         quiet: No progress bar.
     """
@@ -82,6 +83,7 @@ class CollectOptions:
     kl_penalty_weight: float
     kl_bonus_weight: float
     kl_threshold: float
+    shape_on: ShapeOn
     json: bool
     quiet: bool
 

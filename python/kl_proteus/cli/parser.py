@@ -11,7 +11,7 @@ from kl_proteus.cli.options import CollectOptions
 from kl_proteus.cli.score_options import ScoreOptions
 from kl_proteus.cli.score_parser import add_score
 from kl_proteus.llm.export import FORMAT_TYPES
-from kl_proteus.llm.shaping import MODES
+from kl_proteus.llm.shaping import MODES, SHAPE_ON
 
 __all__ = ["parse"]
 
@@ -309,4 +309,10 @@ def _add_shaping(parser: argparse.ArgumentParser) -> None:
         default=0.5,
         type=values.number(0.0, above_minimum=True),
         help="where the bonus ends and the penalty begins, in nats (default 0.5)",
+    )
+    group.add_argument(
+        "--shape-on",
+        choices=SHAPE_ON,
+        default="kl",
+        help="shape on the KL, or on its excess over the noise floor (default kl)",
     )

@@ -15,13 +15,29 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["MODES", "Mode", "RewardShaping", "finite_sums", "rewards_of_rows", "scalar_reward"]
+__all__ = [
+    "MODES",
+    "SHAPE_ON",
+    "Mode",
+    "RewardShaping",
+    "ShapeOn",
+    "check_floor",
+    "finite_sums",
+    "rewards_of_rows",
+    "scalar_reward",
+]
 
 Mode = Literal["fine_tuning", "exploration", "monitor"]
 """What shaping does: keep behaviour steady, reward novelty, or only watch."""
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 """The legal modes."""
+
+ShapeOn = Literal["kl", "excess"]
+"""What is shaped on: the divergence, or what of it is above its noise floor."""
+
+SHAPE_ON: tuple[ShapeOn, ...] = get_args(ShapeOn)
+"""The legal values of it."""
 
 _UNIT = "nats/step"
 
@@ -40,8 +56,11 @@ class RewardShaping:
         shaped_reward = base_reward + kl_bonus - kl_penalty
 
     ``mode="exploration"`` changes the sign of both, so that novelty is rewarded and neither is
-    positive; ``mode="monitor"`` makes both 0. Errors name the arguments as `LLMTrainingWrapper`
-    does: ``kl_penalty_weight``, ``kl_bonus_weight``, ``kl_threshold`` and ``mode``.
+    positive; ``mode="monitor"`` makes both 0. With ``shape_on="excess"`` KL is the divergence minus
+    its noise floor, and 0 below that: an excess is negative half of the time where nothing changes,
+    and a bonus above ``bonus_weight`` would pay for that luck. Errors name the arguments as
+    `LLMTrainingWrapper` does: ``kl_penalty_weight``, ``kl_bonus_weight``, ``kl_threshold``,
+    ``mode`` and ``shape_on``.
 
     Attributes:
         penalty_weight: Reward per nat above the threshold, finite and >= 0, or a controller of the
@@ -50,18 +69,20 @@ class RewardShaping:
         threshold: Divergence at which the bonus ends and the penalty begins, in nats, finite and
             > 0.
         mode: ``"fine_tuning"``, ``"exploration"`` or ``"monitor"``.
+        shape_on: ``"kl"`` or ``"excess"``.
 
     Raises:
         TypeError: If a weight or the threshold is not a real number (or controller), or the mode
-            is not a str.
-        ValueError: If one is outside its range, the mode is unknown, or the controller has another
-            unit.
+            or ``shape_on`` is not a str.
+        ValueError: If one is outside its range, the mode or ``shape_on`` is unknown, or the
+            controller has another unit.
     """
 
     penalty_weight: float | KLCoefficientController = 0.1
     bonus_weight: float = 0.05
     threshold: float = 0.5
     mode: Mode = "fine_tuning"
+    shape_on: ShapeOn = "kl"
 
     def __post_init__(self) -> None:
         weight = _check_penalty_weight(self.penalty_weight)
@@ -69,7 +90,8 @@ class RewardShaping:
         threshold = _checks.real_number(
             "kl_threshold", self.threshold, minimum=0.0, above_minimum=True
         )
-        _check_mode(self.mode)
+        _check_choice("mode", self.mode, MODES)
+        _check_choice("shape_on", self.shape_on, SHAPE_ON)
         object.__setattr__(self, "penalty_weight", weight)
         object.__setattr__(self, "bonus_weight", bonus_weight)
         object.__setattr__(self, "threshold", threshold)
@@ -83,13 +105,23 @@ class RewardShaping:
         # A controller of the user may have gone anywhere.
         return _checks.real_number("kl_penalty_weight.value", weight.value, minimum=0.0)
 
+    def measured(self, kl: float, excess: float) -> float:
+        """What shaping goes by, in nats, of a divergence and its excess over the noise floor."""
+        return kl if self.shape_on == "kl" else max(0.0, excess)
+
+    def measured_of_rows(
+        self, kl: NDArray[np.float64], excess: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """What `measured` returns for each row."""
+        return kl if self.shape_on == "kl" else excess.clip(0.0)
+
     def terms(
         self, kl: float, ready: bool, penalty_weight: float | None = None
     ) -> tuple[float, float]:
         """Return the penalty and the bonus of one step.
 
         Args:
-            kl: Divergence after the step, in nats.
+            kl: What `measured` gives after the step, in nats.
             ready: Whether the windows behind ``kl`` are full. Until then both terms are 0, because
                 early values are several times larger without any change in behaviour.
             penalty_weight: Weight to use instead of the current one, >= 0.
@@ -160,7 +192,7 @@ class RewardShaping:
         """Let a controller adapt the penalty weight to an episode that has ended.
 
         Args:
-            mean_kl: Mean divergence over the steps of the episode, in nats.
+            mean_kl: Mean of what `measured` gives over the steps of the episode, in nats.
             n_steps: Number of its steps; 0 changes nothing.
 
         Returns:
@@ -176,6 +208,26 @@ class RewardShaping:
             weight.update(mean_kl, n_steps)
         # Checked where it is used: the episode has ended well.
         return float(weight.value)
+
+
+def check_floor(shape_on: ShapeOn, window: int | None, lag: int | None, reference: object) -> None:
+    """Refuses to shape on an excess where there is no noise floor.
+
+    Args:
+        shape_on: As `RewardShaping`.
+        window: As `JointKLDivergenceWrapper`; it has checked this and what follows.
+        lag: See there.
+        reference: See there.
+
+    Raises:
+        ValueError: The two distributions share pairs.
+    """
+    shares = window is None or (lag is not None and lag < window)
+    if shape_on == "excess" and reference is None and shares:
+        raise ValueError(
+            "shape_on='excess' needs two distributions that share no pairs: a reference, or a "
+            f"window with no lag or lag >= window; got window={window!r}, lag={lag!r}"
+        )
 
 
 def scalar_reward(reward: object) -> float:
@@ -301,8 +353,8 @@ def _check_penalty_weight(weight: object) -> float | KLCoefficientController:
     return weight
 
 
-def _check_mode(mode: object) -> None:
-    if not isinstance(mode, str):
-        raise TypeError(f"mode must be a str, got {mode!r} ({type(mode).__name__})")
-    if mode not in MODES:
-        raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, got {mode!r}")
+def _check_choice(name: str, value: object, legal: tuple[str, ...]) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, got {value!r} ({type(value).__name__})")
+    if value not in legal:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, legal))}, got {value!r}")

@@ -18,7 +18,14 @@ from kl_proteus.controllers import KLCoefficientController
 from kl_proteus.llm.export import FormatType
 from kl_proteus.llm.recording.recorder import EpisodeRecording
 from kl_proteus.llm.recording.trajectory import Mean, Trajectory
-from kl_proteus.llm.shaping import Mode, RewardShaping, finite_sums, rewards_of_rows
+from kl_proteus.llm.shaping import (
+    Mode,
+    RewardShaping,
+    ShapeOn,
+    check_floor,
+    finite_sums,
+    rewards_of_rows,
+)
 from kl_proteus.llm.text.environment_text import EnvironmentText
 from kl_proteus.llm.training_data import TrainingData, binning_of
 from kl_proteus.llm.wrapper import REWARD_KEYS
@@ -34,6 +41,7 @@ ActType = TypeVar("ActType")
 ArrayType = TypeVar("ArrayType")
 
 _MOST_FILES = 256
+_EXCESS = INFO_KEYS.index("kl_excess")
 _RECORDED = [INFO_KEYS.index(key) for key in ("kl_divergence", "kl_observation", "kl_policy")]
 
 
@@ -65,6 +73,7 @@ class VectorLLMTrainingWrapper(
         mode: See there.
         gamma: See there.
         min_margin: See there.
+        shape_on: See there.
         pooled: As the arguments below, see `VectorJointKLDivergenceWrapper`.
         obs_bins: See there.
         action_bins: See there.
@@ -108,6 +117,7 @@ class VectorLLMTrainingWrapper(
         *,
         gamma: float = 0.99,
         min_margin: float = 0.0,
+        shape_on: ShapeOn = "kl",
         pooled: bool = False,
         obs_bins: Bins = 10,
         action_bins: Bins = 10,
@@ -132,7 +142,7 @@ class VectorLLMTrainingWrapper(
         action_formatter: Callable[[Any], str] | str | None = None,
         action_parser: Callable[[str], Any] | str | None = None,
     ) -> None:
-        shaping = RewardShaping(kl_penalty_weight, kl_bonus_weight, kl_threshold, mode)
+        shaping = RewardShaping(kl_penalty_weight, kl_bonus_weight, kl_threshold, mode, shape_on)
         super().__init__(
             env,
             obs_bins,
@@ -154,6 +164,7 @@ class VectorLLMTrainingWrapper(
             info_prefix=info_prefix,
             info_on_reset=info_on_reset,
         )
+        check_floor(shape_on, window, lag, reference)
         self._set_export(format_type, gamma, min_margin)
         self._shaping = shaping
         with _sample_of(env) as sample:
@@ -232,13 +243,14 @@ class VectorLLMTrainingWrapper(
             columns, masks = self._advance(observations, done)
             kl = columns[0]
             ready, reported = self._tracker.evidence()
-            penalty, bonus = self._shaping.terms_of_rows(kl, ready & acts)
+            shaped_on = self._shaping.measured_of_rows(kl, columns[_EXCESS])
+            penalty, bonus = self._shaping.terms_of_rows(shaped_on, ready & acts)
             shaped = finite_sums(base, bonus, penalty)
             self._reward.add_all(base[acts])
             self._shaped_reward.add_all(shaped[acts])
             self._kl.add_all(kl[acts & reported])
             numbers = [base, shaped, penalty, bonus, *(columns[i] for i in _RECORDED)]
-            self._record(texts, numbers, ready & acts)
+            self._record(texts, numbers, shaped_on, ready & acts)
             self._write_texts(observations, None)
         except BaseException:
             # The step has happened, so the episodes would lack it.
@@ -379,11 +391,12 @@ class VectorLLMTrainingWrapper(
         self,
         texts: list[tuple[str, str, str, str] | None],
         numbers: list[NDArray[np.float64]],
+        shaped_on: NDArray[np.float64],
         measured: NDArray[np.bool_],
     ) -> None:
         """Adds the step to the running episodes."""
         steps = zip(*(column.tolist() for column in numbers), strict=True)
-        kl = numbers[4].tolist()
+        kl = shaped_on.tolist()
         for row, (text, step, full) in enumerate(zip(texts, steps, measured.tolist(), strict=True)):
             trajectory = self._trajectories[row]
             if full:

@@ -18,7 +18,7 @@ from kl_proteus.drift import JointKLDivergenceWrapper
 from kl_proteus.llm.export import FormatType
 from kl_proteus.llm.recording.recorder import EpisodeRecording
 from kl_proteus.llm.recording.trajectory import Mean, Trajectory
-from kl_proteus.llm.shaping import Mode, RewardShaping, scalar_reward
+from kl_proteus.llm.shaping import Mode, RewardShaping, ShapeOn, check_floor, scalar_reward
 from kl_proteus.llm.text.environment_text import EnvironmentText
 from kl_proteus.llm.training_data import TrainingData, binning_of
 from kl_proteus.snapshots import Snapshot
@@ -64,6 +64,9 @@ class LLMTrainingWrapper(
         mode: "fine_tuning", "exploration" or "monitor".
         gamma: Discount of the return-to-go that ranks the steps of a preference.
         min_margin: Smallest difference of returns-to-go that makes a preference.
+        shape_on: "kl" for the KL above; "excess" puts the excess over the noise floor in its place
+            (0 where that is negative), which does not change with window, bins and cells where
+            behaviour does not. It needs distributions that share no pairs.
         obs_bins: As the arguments below, see `JointKLDivergenceWrapper`.
         action_bins: See there.
         history_size: See there.
@@ -106,6 +109,7 @@ class LLMTrainingWrapper(
         *,
         gamma: float = 0.99,
         min_margin: float = 0.0,
+        shape_on: ShapeOn = "kl",
         obs_bins: Bins = 10,
         action_bins: Bins = 10,
         history_size: int = 1000,
@@ -129,7 +133,7 @@ class LLMTrainingWrapper(
         action_formatter: Callable[[ActType], str] | str | None = None,
         action_parser: Callable[[str], ActType] | str | None = None,
     ) -> None:
-        shaping = RewardShaping(kl_penalty_weight, kl_bonus_weight, kl_threshold, mode)
+        shaping = RewardShaping(kl_penalty_weight, kl_bonus_weight, kl_threshold, mode, shape_on)
         # Before the base class records its own arguments: the first call counts.
         RecordConstructorArgs.__init__(
             self,
@@ -144,6 +148,7 @@ class LLMTrainingWrapper(
             mode=mode,
             gamma=plain(gamma),
             min_margin=plain(min_margin),
+            shape_on=shape_on,
             obs_bins=plain(obs_bins),
             action_bins=plain(action_bins),
             history_size=plain(history_size),
@@ -188,6 +193,7 @@ class LLMTrainingWrapper(
             info_on_reset=info_on_reset,
             drift_detector=drift_detector,
         )
+        check_floor(shape_on, window, lag, reference)
         self._set_export(format_type, gamma, min_margin)
         self._shaping = shaping
         env_id = type(env.unwrapped).__name__ if env.spec is None else env.spec.id
@@ -259,7 +265,8 @@ class LLMTrainingWrapper(
             report = self._advance(observation)
             kl = report[0]
             ready = self._tracker.ready
-            penalty, bonus = self._shaping.terms(kl, ready)
+            shaped_on = self._shaping.measured(kl, report[6])
+            penalty, bonus = self._shaping.terms(shaped_on, ready)
             shaped_reward = _finite_sum(base_reward, bonus, penalty)
 
             self._reward.add(base_reward)
@@ -267,7 +274,7 @@ class LLMTrainingWrapper(
             if self._tracker.reported:
                 self._kl.add(kl)
             if ready:
-                self._trajectory.measure(kl)
+                self._trajectory.measure(shaped_on)
             if self._trajectory.records and seen is not None:
                 self._trajectory.append(
                     (seen, action_text, str(observation_key), str(action_key)),

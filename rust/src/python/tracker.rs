@@ -190,6 +190,20 @@ pub(super) fn by_name<'py>(
     dict.set_item("steps", statistics.steps)?;
     dict.set_item("flow", statistics.flow)?;
     dict.set_item("ready", statistics.ready)?;
+    dict.set_item("floor_available", statistics.floor_available)?;
+    dict.set_item("kl_noise_floor", statistics.noise_floor)?;
+    dict.set_item("kl_excess", statistics.excess)?;
+    dict.set_item("kl_expected", statistics.expected)?;
+    dict.set_item("kl_pvalue", statistics.pvalue)?;
+    let blindness = &statistics.blindness;
+    dict.set_item("kl_policy_floor", blindness.policy_floor)?;
+    dict.set_item("kl_policy_excess", blindness.policy_excess)?;
+    dict.set_item("kl_policy_z", blindness.policy_z)?;
+    dict.set_item("kl_policy_pvalue", blindness.policy_pvalue)?;
+    dict.set_item("coverage", blindness.coverage)?;
+    dict.set_item("support", blindness.support)?;
+    dict.set_item("kl_detectable", blindness.detectable)?;
+    dict.set_item("episodes_in_window", statistics.episodes_in_window)?;
     Ok(dict)
 }
 
@@ -329,6 +343,11 @@ impl PairTracker {
         state.forget();
         state.observe(observed?);
         Ok(())
+    }
+
+    /// The next pair is the first of an episode.
+    fn begin_episode(&self) {
+        self.lock().begin_episode();
     }
 
     /// Takes the action on the waiting observation; without one there will be no pair.

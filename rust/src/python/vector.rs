@@ -395,6 +395,14 @@ impl VectorTracker {
         Ok(())
     }
 
+    /// The next pair of each row of a mask is the first of an episode.
+    fn begin_episodes(&self, rows: &Bound<'_, PyAny>) -> PyResult<()> {
+        let begins = arrays::flags("rows", rows, self.rows)?;
+        let rows = begins.iter().enumerate().filter(|(_, begins)| **begins);
+        self.lock().begin_episodes(rows.map(|(row, _)| row));
+        Ok(())
+    }
+
     /// Takes the actions on the waiting observations, of all rows or of none.
     ///
     /// Raises:
