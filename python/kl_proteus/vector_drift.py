@@ -327,9 +327,11 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
             self._tracker.advance([None] * self.num_envs, ended)
             self._forget()
             raise
+        # The rows that have reset in this step: their next pair is the first of an episode.
+        reset = self._tracker.ended() if self._resets_next_step else done
         result = self._tracker.advance(rows, ended, every=self._info_on_reset)
-        # Whenever they reset, their next pair is the first of an episode.
-        self._tracker.begin_episodes(done)
+        if self._resets_next_step or self._resets_same_step:
+            self._tracker.begin_episodes(reset)
         return result
 
     def _observe(

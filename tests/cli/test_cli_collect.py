@@ -9,6 +9,9 @@ import pytest
 from kl_proteus import LLMTrainingWrapper
 from kl_proteus.llm.recording.jsonl import read_rows
 
+# Short runs in short windows say little, and say so.
+pytestmark = pytest.mark.filterwarnings("ignore:the KL drift may be blind")
+
 PUSH_LEFT = "def act(observation):\n    return 0\n"
 LEAN = "def act(observation):\n    return int(observation[2] + observation[3] > 0)\n"
 
