@@ -317,7 +317,46 @@ def test_files_of_others_are_left_alone(score):
     assert "is not a score of row 1" in score("--output", "mine.jsonl").err
     Path("mine.jsonl.run.json").write_text('{"format": "x"}\n')
     assert "is not of kl-proteus scores version 1" in score("--output", "mine.jsonl").err
+    Path("mine.jsonl.run.json").write_text(
+        '{"format": "kl-proteus scores", "version": 1, "settings": []}\n'
+    )
+    assert "mine.jsonl.run.json holds no settings" in score("--output", "mine.jsonl").err
     assert mine.read_text() == '{"a": 1}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("kl", None, "kl of row 2 must be a finite float, got None"),
+        ("kl_sum", 1, "kl_sum of row 2 must be a finite float, got 1"),
+        ("policy_logprob", "1e400", "must be a finite float, got inf"),
+        ("tokens", -1, "tokens of row 2 must be an integer of at least 0, got -1"),
+        ("cut", True, "cut of row 2 must be an integer of at least 0, got True"),
+    ],
+)
+def test_rows_that_no_run_has_written_are_refused(score, name, value, expected):
+    score()
+    rows = read()
+    rows[1][name] = value
+    text = "".join(json.dumps(row) + "\n" for row in rows).replace('"1e400"', "1e400")
+    Path("rows.scores.jsonl").write_text(text)
+    ended = score()
+    assert ended.status == 1
+    assert expected in ended.err
+    assert Path("rows.scores.jsonl").read_text() == text
+
+
+def test_a_model_of_nan_measures_nothing_and_says_so(score):
+    model = llama(1)
+    with torch.no_grad():
+        model.lm_head.weight.fill_(float("nan"))
+    save(Path("nan"), model)
+    ended = score("--json", "--full-kl", policy="nan")
+    assert ended.status == 0
+    excluded = ended.json["excluded_tokens"]
+    assert (ended.json["tokens"], ended.json["kl"]["token_mean"]) == (0, None)
+    assert f"warning: {excluded} tokens are left out" in ended.err
+    assert [row["kl"] for row in read()] == [0.0] * len(ROWS)
 
 
 def test_one_writer_a_file(score):

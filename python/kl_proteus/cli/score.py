@@ -74,6 +74,11 @@ def _score(options: ScoreOptions) -> tuple[dict[str, Any], CommandError | None]:
                 f"warning: {empty} rows have no scored token, and {file.totals.cut_rows} were cut "
                 f"to {models.max_length} tokens; see --max-length and --overlong"
             )
+        if file.totals.excluded:
+            streams.say(
+                f"warning: {file.totals.excluded} tokens are left out, because a log-probability "
+                "or divergence of theirs is not finite"
+            )
         return _summary(options, models, file, rows, resumed), problem
 
 

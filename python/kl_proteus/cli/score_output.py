@@ -169,10 +169,26 @@ class ScoreFile:
                             f"row {self.done + 1} of {self.path} is not a score of row "
                             f"{self.done + 1} of the data; choose another --output"
                         )
+                    self._check_row(row)
                     self.totals.add(row)
                     self.done += 1
-            except (KeyError, TypeError, ValueError) as error:
+            except ValueError as error:
                 raise CommandError(f"{self.path} is not a file of scores: {error}") from error
+
+    def _check_row(self, row: Mapping[str, Any]) -> None:
+        """Refuses what no run of these settings has written."""
+        counts = ("tokens", "cut", "excluded")
+        numbers = ["policy_logprob", "reference_logprob", "kl", "kl_sum"]
+        if self._settings.get("full_kl"):
+            numbers += ["full_kl", "full_kl_sum"]
+        for name in (*counts, *numbers):
+            value = row.get(name)
+            if name in counts:
+                right, expected = type(value) is int and value >= 0, "an integer of at least 0"
+            else:
+                right, expected = type(value) is float and math.isfinite(value), "a finite float"
+            if not right:
+                raise ValueError(f"{name} of row {self.done + 1} must be {expected}, got {value!r}")
 
     def append(self, rows: list[dict[str, Any]]) -> None:
         """Adds rows, all of them on disk or none of them there.
@@ -213,8 +229,10 @@ class ScoreFile:
             ) from error
         if (row.get("format"), row.get("version")) != (_FORMAT, _VERSION):
             raise CommandError(f"{self._settings_path} is not of {_FORMAT} version {_VERSION}")
-        before = cast("dict[str, Any]", row.get("settings", {}))
-        for name in before.keys() | self._settings.keys():
+        before = cast("dict[str, Any]", row.get("settings"))
+        if not isinstance(before, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise CommandError(f"{self._settings_path} holds no settings; choose another --output")
+        for name in {**self._settings, **before}:
             then, now = before.get(name), self._settings.get(name)
             if then != now:
                 raise CommandError(
