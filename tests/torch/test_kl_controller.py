@@ -525,6 +525,28 @@ def test_log_probabilities_that_were_made_otherwise(trained, text_bytes):
     warm = token_logprobs(trained, tokens, mask, temperature=0.7, alignment="next")
     with pytest.raises(ValueError, match=r"temperature of the reference, 1, got 0\.7"):
         controller.compute_kl(warm, tokens, mask)
+    few = token_logprobs(trained, tokens, mask, vocab_size=200, alignment="next")
+    with pytest.raises(ValueError, match="over the ids of the reference, 256, got 200"):
+        controller.compute_kl(few, tokens, mask)
+    controller.ref_model = ReferenceModel(trained, vocab_size=200)
+    assert controller.compute_kl(few, tokens, mask).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "change", "match"),
+    [
+        ({"estimator": "k3"}, -100.0, r"row 0 is too large for torch\.float32"),
+        ({"kl_coeff": 1e30, "kl_coeff_max": 1e30}, -1e10, "finite penalties"),
+    ],
+)
+def test_a_penalty_that_float32_cannot_hold_changes_nothing(options, change, match):
+    controller, policy, tokens, mask = made(GOLDEN[1], torch.float32, **options)
+    before = controller.save_state()
+    with pytest.raises(ValueError, match=match):
+        controller.get_penalty(policy + change, tokens, mask)
+    assert controller.save_state() == before
+    wide, *_ = made(GOLDEN[1], **options)
+    assert wide.get_penalty((policy + change).double(), tokens, mask)[0].isfinite().all()
 
 
 def test_a_penalty_that_is_too_large_changes_nothing():

@@ -136,6 +136,22 @@ def test_a_kept_token_that_is_not_finite_is_seen():
     assert math.isnan(kl_loss(tensor(-1.0), tensor(-1.0), behaviour_logprobs=tensor(-INF)).item())
 
 
+def test_an_estimate_that_its_type_cannot_hold_overflows():
+    far = [torch.tensor([-1.0, x], dtype=torch.float32) for x in (-100.0, -1.0)]
+    with pytest.raises(ValueError, match=r"token at \[1\] overflows"):
+        kl_from_logprobs(*far, estimator="k3")
+    value, counts = kl_from_logprobs(
+        *far, estimator="k3", on_nonfinite="exclude", return_counts=True
+    )
+    assert value.item() == 0.0
+    assert counts.excluded.item() == 1
+    assert math.isnan(kl_loss(*far).item())
+    assert kl_loss(*far, clamp=5.0).item() == 2.5
+    wide = [x.double() for x in far]
+    assert kl_from_logprobs(*wide, estimator="k3").item() == pytest.approx(math.exp(99) / 2)
+    assert math.isfinite(kl_loss(*wide).item())
+
+
 def test_nothing_kept_is_zero_with_a_gradient_of_zero():
     for shape in ((0,), (3,), (2, 3), (0, 3), (2, 0)):
         policy = torch.full(shape, NAN, requires_grad=True)

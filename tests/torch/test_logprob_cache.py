@@ -240,6 +240,56 @@ def test_nan_is_not_kept(tmp_path):
     assert cache.unsaved == 1
 
 
+def test_rows_are_counted_once_and_nan_does_not_use_up_the_warning(tmp_path, monkeypatch):
+    from kl_proteus.torch import cache as module
+
+    cache = LogprobCache(tmp_path)
+    written = []
+
+    def third_time_full(descriptor, data):
+        if len(written) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written.append(os.write(descriptor, data))
+
+    monkeypatch.setattr(module, "write_all", third_time_full)
+    nan = torch.tensor([float("nan")])
+    cache.put(PRINT, {"aa": nan}, 7)
+    rows = {"bb": torch.zeros(1), "cc": nan, "dd": torch.zeros(1), "ee": torch.zeros(1)}
+    with pytest.warns(RuntimeWarning, match="cannot be written"):
+        cache.put(PRINT, rows, 7)
+    assert cache.unsaved == 3
+    assert cache.size().rows == 2
+
+
+def test_a_file_that_cannot_be_read_now_is_kept(tmp_path, monkeypatch):
+    cache = LogprobCache(tmp_path)
+    cache.put(PRINT, {"aa": torch.zeros(1)}, 7)
+
+    def refuse(_):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", refuse)
+        assert cache.get(PRINT, "aa") is None
+    assert cache.get(PRINT, "aa") is not None
+
+
+def test_a_model_that_may_change_misses(model, tmp_path):
+    reference = ReferenceModel(model, cache=tmp_path, verify=False)
+    before = reference.token_logprobs(IDS, MASK)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(1.5)
+    after = reference.token_logprobs(IDS, MASK)
+    assert (reference.cache.hits, reference.cache.misses) == (0, 8)
+    assert torch.equal(after.logprobs, ReferenceModel(model).token_logprobs(IDS, MASK).logprobs)
+    assert not torch.equal(after.logprobs, before.logprobs)
+
+
+def test_a_tokenizer_is_named_by_its_hash(model, tmp_path):
+    with pytest.raises(TypeError, match="tokenizer_hash must be a str or None"):
+        ReferenceModel(model, cache=tmp_path).token_logprobs(IDS, MASK, tokenizer_hash=7)
+
+
 def damage_cases():
     def flip(path, place):
         data = bytearray(path.read_bytes())

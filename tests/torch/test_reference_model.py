@@ -9,7 +9,7 @@ import torch
 from reference_models import batch, expected_logprobs, gpt2, llama, save, with_lora
 from torch import nn
 
-from kl_proteus.torch import ReferenceModel, token_logprobs
+from kl_proteus.torch import ReferenceModel, full_kl, token_logprobs
 
 IDS, MASK = batch()
 
@@ -253,6 +253,16 @@ def test_a_named_adapter_is_alone_and_the_active_one_comes_back(options):
     assert (got.logprobs - base.logprobs).abs().max() > 0.01
 
 
+def test_an_adapter_at_another_scale_is_another_model():
+    policy = with_two_adapters()
+    reference = ReferenceModel(policy, adapter="ref")
+    for module in policy.modules():
+        if hasattr(module, "set_scale"):
+            module.set_scale("ref", 10.0)
+    with pytest.raises(RuntimeError, match=r"q_proj uses its adapters at .*20\.0.*2\.0"):
+        reference.token_logprobs(IDS, MASK)
+
+
 def test_several_active_adapters_come_back():
     policy = with_two_adapters()
     policy.base_model.set_adapter(["default", "ref"])
@@ -440,6 +450,25 @@ def test_another_temperature_is_refused():
         warm.token_logprobs(IDS, MASK, temperature=1.0)
     with pytest.raises(ValueError, match="temperature must be that of the reference"):
         warm.full_kl(model, IDS, MASK, temperature=1.0)
+
+
+def test_functions_ask_a_reference_in_its_own_way_or_not_at_all():
+    model = llama()
+    for options, wrong in (
+        ({"temperature": 0.7}, r"temperature must be that of {}, 0\.7, got 1\.0"),
+        ({"vocab_size": 200}, "vocab_size must be that of {}, 200, got None"),
+    ):
+        reference = ReferenceModel(model, **options)
+        ids = IDS.clamp(max=199)
+        with pytest.raises(ValueError, match=wrong.format("the model")):
+            token_logprobs(reference, ids, MASK)
+        with pytest.raises(ValueError, match=wrong.format("the reference")):
+            full_kl(model, reference, ids, MASK)
+        with pytest.raises(ValueError, match=wrong.format("the policy")):
+            full_kl(reference, model, ids, MASK)
+        got = token_logprobs(reference, ids, MASK, **options)
+        assert torch.equal(got.logprobs, reference.token_logprobs(ids, MASK).logprobs)
+        assert full_kl(model, reference, ids, MASK, **options).kl.abs().max() < 1e-6
 
 
 def test_the_exact_divergence_of_a_policy():

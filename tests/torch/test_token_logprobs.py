@@ -281,6 +281,34 @@ def test_a_head_that_changes_is_looked_at_again():
     assert causal_lm(gemma).softcap is None
 
 
+@pytest.mark.parametrize("seen", [False, True])
+@pytest.mark.parametrize("change", ["head", "model", "hook"])
+def test_a_forward_that_was_replaced_counts(change, seen):
+    model = make("llama")
+    ids = torch.arange(10)[None]
+    if seen:
+        token_logprobs(model, ids)
+    if change == "hook":
+
+        def double(_, __, output):
+            output.logits = 2 * output.logits
+
+        model.register_forward_hook(double)
+    elif change == "head":
+        head = model.lm_head.forward
+        model.lm_head.forward = lambda hidden: 2 * head(hidden)
+    else:
+        whole = model.forward
+
+        def twice(*args, **options):
+            output = whole(*args, **options)
+            output.logits = 2 * output.logits
+            return output
+
+        model.forward = twice
+    close(token_logprobs(model, ids).logprobs[0, 1:], expected(model, ids[0]))
+
+
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 def test_adapters_on_the_head_and_off():
     from peft import LoraConfig, get_peft_model
@@ -492,5 +520,19 @@ def test_logits_that_do_not_fit():
         LazyLogits(torch.zeros(2, 3), torch.zeros(5, 4))
     with pytest.raises(ValueError, match="bias must have the shape"):
         LazyLogits(torch.zeros(2, 4), torch.zeros(5, 4), torch.zeros(4))
+    with pytest.raises(TypeError, match="bias must be a tensor, got list"):
+        LazyLogits(torch.zeros(2, 4), torch.zeros(5, 4), [0.0] * 5)
+    with pytest.raises(TypeError, match="hidden must hold floats"):
+        LazyLogits(ids[0], torch.zeros(5, 3))
+    with pytest.raises(ValueError, match="weight must have the shape"):
+        LazyLogits(torch.zeros(2, 4), torch.zeros(0, 4))
+    for name, value, error in (
+        ("scale", float("nan"), ValueError),
+        ("softcap", float("inf"), ValueError),
+        ("softcap", 0, ValueError),
+        ("softcap", "30", TypeError),
+    ):
+        with pytest.raises(error, match=f"{name} must be"):
+            LazyLogits(torch.zeros(2, 4), torch.zeros(5, 4), **{name: value})
     got = logprobs_from_logits(logits[:, :-1], ids[:, 1:])
     close(got, logits[:, :-1].log_softmax(-1)[..., 0])

@@ -159,6 +159,7 @@ Z = torch.zeros(2, 3, 5)
     [
         ({"policy": Z.long()}, TypeError, "policy must be a tensor of floats"),
         ({"reference": None}, TypeError, "reference must be a tensor of floats"),
+        ({"policy": torch.nn.Linear(2, 2)}, TypeError, "tokens must be given where policy is"),
         ({"reference": Z[:1]}, ValueError, "same shape without the last axis"),
         ({"reference": Z[..., :4]}, ValueError, "5 and 4 ids; pass vocab_size"),
         ({"direction": "forward"}, ValueError, "direction must be"),

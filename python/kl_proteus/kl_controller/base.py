@@ -2,7 +2,7 @@
 
 import copy
 import logging
-import math
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
@@ -312,27 +312,34 @@ class KLControllerBase:
         if values:
             self._adapt_to(values, len(values), max(map(abs, values)))
 
-    def _adapt_to(self, values: list[float], samples: int, largest: float) -> None:
+    def _adapt_to(
+        self,
+        values: list[float],
+        samples: int,
+        largest: float,
+        limit: float = sys.float_info.max,
+    ) -> None:
         """Lets measured values join the history, and adapts once.
 
         Args:
             values: At least one finite divergence.
             samples: Sequences that they stand for.
             largest: The largest absolute divergence that will be penalised.
+            limit: The largest number of the penalties' type.
         """
         self._follow_config()
-        _check_penalty(self.kl_coeff, largest)
+        _check_penalty(self.kl_coeff, largest, limit)
         if self.config.adaptive:
-            self._adapt(values, samples, largest)
+            self._adapt(values, samples, largest, limit)
         self._kl_history.extend(values)
         self._samples_processed += samples
 
-    def _adapt(self, values: list[float], samples: int, largest: float) -> None:
+    def _adapt(self, values: list[float], samples: int, largest: float, limit: float) -> None:
         controller = self._coefficient_rule()
         before = _coefficient(controller)
         # A state is costly, and not needed of a controller that cannot go wrong.
-        sound = isinstance(controller, CoefficientController) and math.isfinite(
-            max(before, controller.max_value) * largest
+        sound = isinstance(controller, CoefficientController) and (
+            max(before, controller.max_value) * largest <= limit
         )
         state = None if sound else copy.deepcopy(controller.state_dict())
         try:
@@ -341,7 +348,7 @@ class KLControllerBase:
             else:
                 controller.update(moments(values)[0], samples)
             after = _coefficient(controller)
-            _check_penalty(after, largest)
+            _check_penalty(after, largest, limit)
         except Exception:
             if state is not None:
                 controller.load_state_dict(state)
@@ -377,8 +384,8 @@ def _coefficient(controller: SavedController) -> float:
     return _checks.real_number("config.controller.value", controller.value, minimum=0.0)
 
 
-def _check_penalty(coefficient: float, kl: float) -> None:
-    if not math.isfinite(coefficient * kl):
+def _check_penalty(coefficient: float, kl: float, limit: float) -> None:
+    if not abs(coefficient * kl) <= limit:
         raise ValueError(
             f"kl_coeff must give finite penalties, got {coefficient!r} for a divergence of {kl!r}"
         )

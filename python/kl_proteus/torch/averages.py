@@ -60,7 +60,7 @@ class MovingAverage:
 
 
 def _check_same(what: str, expected: dict[str, torch.Tensor], got: dict[str, torch.Tensor]) -> None:
-    for name in expected.keys() ^ got.keys():
+    for name in sorted(expected.keys() ^ got.keys()):
         raise ValueError(f"policy must have the {what} of the reference, got a difference: {name}")
     for name, tensor in expected.items():
         if tensor.shape != got[name].shape:

@@ -107,6 +107,7 @@ class LogprobCache:
         self.hits = 0
         self.misses = 0
         self.unsaved = 0
+        self._has_warned = False
 
     def __repr__(self) -> str:
         return f"LogprobCache({str(self.directory)!r})"
@@ -126,7 +127,9 @@ class LogprobCache:
             found = _read(path, key)
         except FileNotFoundError:
             found = None
-        except (OSError, ValueError, SafetensorError):
+        except OSError:  # not a file, or one that cannot be read now
+            found = None
+        except (ValueError, SafetensorError):
             found = None
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -155,18 +158,21 @@ class LogprobCache:
         """
         facts = {**(notes or {}), "vocab_size": str(vocab_size)}
         folders: set[Path] = set()
+        left = len(rows)
         try:
             for key, values in rows.items():
                 path = self._path(fingerprint, key)
                 row = values.detach().to("cpu", torch.float32).contiguous()
                 if row.isnan().any():
                     self.unsaved += 1
+                    left -= 1
                     continue
                 path.parent.mkdir(parents=True, exist_ok=True)
                 _write(path, _encode(row, {**facts, "key": key}))
                 folders.add(path.parent)
+                left -= 1
         except OSError as error:
-            self._give_up(len(rows), error)
+            self._give_up(left, error)
         for folder in folders:
             sync_directory(folder)
 
@@ -211,9 +217,9 @@ class LogprobCache:
         return (path for path in (self.directory / _VERSION).rglob("*") if path.is_file())
 
     def _give_up(self, rows: int, error: OSError) -> None:
-        first = self.unsaved == 0
         self.unsaved += rows
-        if first:
+        if not self._has_warned:
+            self._has_warned = True
             reason = error.strerror or str(error)
             warnings.warn(
                 f"the cache in {self.directory} cannot be written ({reason}); log-probabilities "

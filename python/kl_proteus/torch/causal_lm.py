@@ -81,6 +81,19 @@ def activated(model: object) -> AbstractContextManager[Any]:
     return model.activate() if isinstance(model, ModelState) else nullcontext(model)
 
 
+def check_stated(name: str, model: object, temperature: float, vocab_size: int | None) -> None:
+    """Refuses to ask a model in another way than it says it is to be asked, as a reference does."""
+    if not isinstance(model, ModelState):
+        return
+    for fact, given in (("temperature", temperature), ("vocab_size", vocab_size)):
+        stated = getattr(model, fact, None)
+        if stated is not None and stated != given:
+            raise ValueError(
+                f"{fact} must be that of {name}, {stated!r}, got {given!r}: log-probabilities that "
+                "were made in different ways are not comparable"
+            )
+
+
 # Without the model itself, which an entry would keep alive.
 _known: "weakref.WeakKeyDictionary[nn.Module, tuple[object, CausalLM]]" = (
     weakref.WeakKeyDictionary()
@@ -182,6 +195,10 @@ def _signature(model: Any) -> object:
     head = model.get_output_embeddings()
     weight = getattr(head, "weight", None)
     facts: list[object] = [id(head), type(head), _is_plain(head), HeadProbe.declared(model.config)]
+    for module in (model, head):
+        # Patches and hooks, by their identity: the entry must not keep the model alive.
+        state = cast("dict[str, Any]", getattr(module, "__dict__", {}))
+        facts += [id(state.get("forward")), *(tuple(state.get(hooks, ())) for hooks in _HOOKS)]
     if isinstance(weight, Tensor):
         facts += [type(weight), id(weight), weight.shape, weight.dtype, weight.device]
     return facts

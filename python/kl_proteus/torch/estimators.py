@@ -113,7 +113,7 @@ def kl_from_logprobs(
     kept, (p, r) = _prepared(named, mask)
     with torch.no_grad():
         value = _estimate(estimator, torch.where(kept, p - r, 0.0))
-        entered = kept & value.isfinite()
+        entered = kept & value.to(_result_type(named)).isfinite()
     if on_nonfinite == "raise":
         wrong = kept & ~entered
         if wrong.any():
@@ -154,7 +154,8 @@ def kl_loss(
     sequences charge `kl_penalties(..., kind="to_go")` to the reward.
 
     Nothing waits for the accelerator, so nothing is raised for values: a kept token that is not
-    finite makes the loss NaN. Masked places may hold anything, and their gradient is 0.
+    finite, or whose value overflows, makes the loss NaN. Masked places may hold anything, and their
+    gradient is 0.
 
     Args:
         policy: Log-probabilities of the sampled tokens under the policy, with gradient, of any
@@ -196,7 +197,8 @@ def kl_loss(
     finite = log_ratio.isfinite() & weight.isfinite()
     if clamp is not None:
         value = value.clamp(-clamp, clamp)
-    value = torch.where(finite & value.isfinite(), value, torch.nan)
+    finite &= value.to(_result_type(named)).isfinite()
+    value = torch.where(finite, value, torch.nan)
     # Zero, with the gradient that is wanted.
     value = value + (weight * log_ratio) * (p - fixed)
     return _reduced(value, kept, reduction).to(_result_type(named))

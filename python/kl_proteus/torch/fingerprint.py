@@ -106,6 +106,7 @@ class Stamp:
         self._identities = {name: _identity(tensor) for name, tensor in tensors.items()}
         self._samples = _samples(tensors)
         self._implementations = _implementations(getattr(model, "config", None))
+        self._scales = _scales(model)
 
     def difference(self, model: nn.Module) -> str | None:
         """What has changed since the stamp was made.
@@ -120,6 +121,11 @@ class Stamp:
         now = _implementations(getattr(model, "config", None))
         if now != self._implementations:
             return f"the attention implementation was {self._implementations}, now it is {now}"
+        for name, scale in (scales := _scales(model)).items():
+            if self._scales.get(name) != scale:
+                return f"{name} uses its adapters at {scale}, before at {self._scales.get(name)}"
+        if lost := sorted(self._scales.keys() - scales.keys()):
+            return f"{lost[0]} uses no adapter any more"
         tensors = _tensors(model)
         if lost := sorted(self._identities.keys() ^ tensors.keys()):
             return f"tensors were added or removed: {', '.join(lost[:3])}"
@@ -272,18 +278,22 @@ def _bytes_of(flat: torch.Tensor) -> bytes:
 
 def _active_adapters(model: nn.Module) -> list[Any]:
     """What is active in which layer, at what scale, and how it is configured."""
-    layers: list[Any] = []
-    names: set[str] = set()
-    for name, layer in tuner_layers(model):
-        if layer.disable_adapters:
-            continue
-        scaling = cast("dict[str, object]", getattr(layer, "scaling", None) or {})
-        active = list(layer.active_adapters)
-        layers.append([name, active, [repr(scaling.get(key)) for key in active]])
-        names.update(active)
+    scales = _scales(model)
+    layers = [[name, list(scale), list(scale.values())] for name, scale in scales.items()]
+    names = {key for scale in scales.values() for key in scale}
     configs = cast("dict[str, Any]", getattr(model, "peft_config", None) or {})
     chosen = {key: _as_dict(configs[key]) for key in sorted(names & configs.keys())}
     return [layers, _without(chosen, _VOLATILE_OF_ADAPTERS)] if layers else []
+
+
+def _scales(model: nn.Module) -> dict[str, dict[str, str]]:
+    """The scale of each active adapter, by layer."""
+    found: dict[str, dict[str, str]] = {}
+    for name, layer in tuner_layers(model):
+        if not layer.disable_adapters:
+            scaling = cast("dict[str, object]", getattr(layer, "scaling", None) or {})
+            found[name] = {key: repr(scaling.get(key)) for key in layer.active_adapters}
+    return found
 
 
 def _implementations(config: Any, depth: int = 0) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from kl_proteus.kl_controller.base import KLControllerBase
 from kl_proteus.kl_controller.config import KLConfig
 from kl_proteus.kl_controller.factory import create_kl_controller
 from kl_proteus.kl_controller.stats import KLStats
-from kl_proteus.torch.arguments import check_mask, check_tokens, kind
+from kl_proteus.torch.arguments import check_mask, check_tokens, first_place, kind
 from kl_proteus.torch.estimators import kl_from_logprobs
 from kl_proteus.torch.measurements import Spread
 from kl_proteus.torch.ranks import on_all_ranks
@@ -259,7 +259,8 @@ class KLController(KLControllerBase):
         spread = Spread.together(spreads)
         if spread.count:
             largest = max(abs(spread.largest), abs(spread.smallest))
-            self._adapt_to([spread.mean], spread.count, largest)
+            limit = torch.finfo(_result_type(policy_logprobs)).max
+            self._adapt_to([spread.mean], spread.count, largest, limit)
         return (self.kl_coeff * kl).to(_result_type(policy_logprobs)), spread
 
     def _observe(
@@ -283,6 +284,12 @@ class KLController(KLControllerBase):
         tokens, mask = _checked_tokens(tokens, attention_mask)
         logprobs, given = _predicted(policy, tokens, alignment, self.config.temperature)
         found = self._reference_values(tokens, mask)
+        ours = policy.vocab_size if isinstance(policy, TokenLogprobs) else 0
+        if ours and found.vocab_size and ours != found.vocab_size:
+            raise ValueError(
+                "policy_logprobs must be over the ids of the reference, "
+                f"{found.vocab_size}, got {ours}: vocab_size cuts both to the first ones"
+            )
         device = logprobs.device
         reference = found.values[:, 1:].to(device)
         candidates = mask[:, 1:].to(device)
@@ -299,6 +306,12 @@ class KLController(KLControllerBase):
         )
         if in_sums:
             kl = kl.sum(1)
+        type_ = _result_type(policy)
+        wrong = ~kl.detach().to(type_).isfinite()
+        if wrong.any():
+            raise ValueError(
+                f"the divergence of row {first_place(wrong)[0]} is too large for {type_}"
+            )
         finite = (logprobs.detach() - reference).isfinite()
         nothing_to_predict = mask.to(device).any(1) & ~candidates.any(1)
         return kl, (counted & finite).any(1) | nothing_to_predict

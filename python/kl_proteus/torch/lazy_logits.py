@@ -1,9 +1,12 @@
 """Logits that are not computed before they are needed, and never all at once."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from kl_proteus._checks import real_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,11 +28,15 @@ class LazyLogits:
     softcap: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "weight"):
+        for name in ("hidden", "weight", "bias"):
             value: object = getattr(self, name)
+            if name == "bias" and value is None:
+                continue
             if not isinstance(value, Tensor):
                 raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
-        if self.weight.ndim != 2 or self.hidden.ndim < 1:
+            if not value.is_floating_point():
+                raise TypeError(f"{name} must hold floats, got {value.dtype}")
+        if self.weight.ndim != 2 or self.hidden.ndim < 1 or not len(self.weight):
             raise ValueError(
                 "weight must have the shape (vocabulary, hidden size), hidden (..., hidden size); "
                 f"got {tuple(self.weight.shape)} and {tuple(self.hidden.shape)}"
@@ -43,8 +50,9 @@ class LazyLogits:
             raise ValueError(
                 f"bias must have the shape ({self.weight.shape[0]},), got {tuple(self.bias.shape)}"
             )
-        if self.softcap is not None and not self.softcap > 0:
-            raise ValueError(f"softcap must be > 0, got {self.softcap!r}")
+        real_number("scale", self.scale, minimum=-math.inf)
+        if self.softcap is not None:
+            real_number("softcap", self.softcap, minimum=0.0, above_minimum=True)
 
     @property
     def shape(self) -> torch.Size:

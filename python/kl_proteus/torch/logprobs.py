@@ -13,7 +13,7 @@ from kl_proteus.torch.arguments import (
     check_temperature,
     check_vocab_size,
 )
-from kl_proteus.torch.causal_lm import activated, causal_lm, check_request
+from kl_proteus.torch.causal_lm import activated, causal_lm, check_request, check_stated
 from kl_proteus.torch.lazy_logits import LazyLogits
 from kl_proteus.torch.repack import Packed, Request, make_request, repack
 from kl_proteus.torch.results import Alignment, TokenLogprobs
@@ -76,9 +76,11 @@ def token_logprobs(
     Raises:
         TypeError: An argument is of another type.
         ValueError: Shapes differ, an id is not in the vocabulary, a row is longer than the model's
-            table of positions, or a number is out of its range.
+            table of positions, a number is out of its range, or a `ReferenceModel` was made for
+            another temperature or vocabulary.
     """
     temperature = check_temperature(temperature)
+    check_stated("the model", model, temperature, vocab_size)
     request = make_request(
         tokens,
         attention_mask,

@@ -7,7 +7,7 @@ offers candidates; the model's own head, fed with small and large hidden states,
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -102,7 +102,12 @@ def find_logit_map(
     rounding = _ROUNDING.get(head.weight.dtype)
     if not probe.pairs or rounding is None:
         return None
-    raw = [(cast(Tensor, head(h.to(head.weight.dtype))).double(), z) for h, z in probe.pairs]
+    # As tiles make it, not by the head itself, whose forward may have been replaced.
+    linear = nn.functional.linear
+    raw = [
+        (linear(h.to(head.weight.dtype), head.weight, head.bias).double(), z)
+        for h, z in probe.pairs
+    ]
     for scale, softcap in _candidates(config):
         for product, logits in raw:
             mapped = product * scale

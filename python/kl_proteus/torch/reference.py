@@ -61,7 +61,8 @@ class ReferenceModel:
             embeddings were padded differently.
         cache: A `LogprobCache`, or the directory of one, for log-probabilities of rows that were
             seen before; None keeps none.
-        verify: Whether to look for changes before each use.
+        verify: Whether to look for changes before each use. Without it a model that changes is
+            legal, and a cache takes it for another one.
         revision: With a path: branch, tag or commit.
         trust_remote_code: With a path: whether code that comes with the model may run.
         dtype: With a path: of the weights; None keeps that of the checkpoint.
@@ -262,6 +263,9 @@ class ReferenceModel:
             ValueError: Weights are offloaded, or sharded over processes.
         """
         with self.activate() as model:
+            if not self._verify and self._stamp is not None and self._stamp.difference(model):
+                self._stamp = Stamp(model)
+                self._fingerprint = None
             if self._fingerprint is None:
                 self._fingerprint = model_fingerprint(model)
         return self._fingerprint
@@ -345,6 +349,11 @@ class ReferenceModel:
         from kl_proteus.torch.logprobs import token_logprobs
 
         self._check_temperature(temperature)
+        if not isinstance(tokenizer_hash, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(
+                "tokenizer_hash must be a str or None, as tokenizer_hash(tokenizer) gives it, got "
+                f"{type(tokenizer_hash).__name__}"
+            )
         what: dict[str, Any] = {
             "columns": columns,
             "score_mask": score_mask,

@@ -19,10 +19,12 @@ class ReferenceValues(NamedTuple):
     Attributes:
         values: Shape (batch, tokens), in the widest float: position t is that of token t.
         known: bool, the same shape: where there is one.
+        vocab_size: Over how many ids the probabilities sum to one; 0 where nothing was computed.
     """
 
     values: Tensor
     known: Tensor
+    vocab_size: int
 
 
 def reference_values(
@@ -53,7 +55,8 @@ def reference_values(
     if reference is None:
         reference = ReferenceModel(model, temperature=temperature)
     found = reference.token_logprobs(tokens, mask, temperature=temperature)
-    return ReferenceValues(found.logprobs.to(accumulator(tokens.device)), found.mask), reference
+    values = found.logprobs.to(accumulator(tokens.device))
+    return ReferenceValues(values, found.mask, found.vocab_size), reference
 
 
 def _from_plain_logits(
@@ -64,7 +67,7 @@ def _from_plain_logits(
     known = mask.clone()
     known[:, :1] = False
     if not tokens.numel():
-        return ReferenceValues(values, known)
+        return ReferenceValues(values, known, 0)
     quiet: AbstractContextManager[None]
     quiet = evaluating(model) if isinstance(model, nn.Module) else torch.no_grad()
     parameters = model.parameters() if isinstance(model, nn.Module) else iter(())
@@ -89,4 +92,4 @@ def _from_plain_logits(
                 .gather(-1, ids[row])
             )
             values[row, 1:] = logs.squeeze(-1)
-    return ReferenceValues(values, known)
+    return ReferenceValues(values, known, logits.shape[-1])

@@ -14,7 +14,7 @@ from kl_proteus.torch.arguments import (
     check_temperature,
     check_vocab_size,
 )
-from kl_proteus.torch.causal_lm import activated, causal_lm, check_request
+from kl_proteus.torch.causal_lm import ModelState, activated, causal_lm, check_request, check_stated
 from kl_proteus.torch.kl_tiles import tiled_divergence
 from kl_proteus.torch.lazy_logits import LazyLogits
 from kl_proteus.torch.repack import Packed, Request, make_request, repack
@@ -75,8 +75,9 @@ def full_kl(
 
     Raises:
         TypeError: An argument is of another type.
-        ValueError: Shapes or vocabularies differ, an id is outside the vocabulary, or a number or
-            an option is out of its range.
+        ValueError: Shapes or vocabularies differ, an id is outside the vocabulary, a number or an
+            option is out of its range, or a `ReferenceModel` was made for another temperature or
+            vocabulary.
     """
     temperature = check_temperature(temperature)
     if direction not in ("policy_reference", "reference_policy"):
@@ -85,6 +86,8 @@ def full_kl(
         )
     if top_k is not None:
         top_k = check_count("top_k", top_k)
+    for name, source in (("the policy", policy), ("the reference", reference)):
+        check_stated(name, source, temperature, vocab_size)
     plan = _Plan(direction == "reference_policy", top_k, temperature, vocab_size, byte_budget)
     if tokens is None:
         for name, value in (("attention_mask", attention_mask), ("columns", columns)):
@@ -149,6 +152,9 @@ class _Plan:
 def _of_logits(
     policy: object, reference: object, score_mask: Tensor | None, plan: _Plan
 ) -> tuple[Tensor, Tensor, int]:
+    for name, value in (("policy", policy), ("reference", reference)):
+        if isinstance(value, ModelState | torch.nn.Module):
+            raise TypeError(f"tokens must be given where {name} is a model, got None")
     p, q = check_logits("policy", policy), check_logits("reference", reference)
     if p.shape[:-1] != q.shape[:-1]:
         raise ValueError(
