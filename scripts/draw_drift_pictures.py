@@ -59,7 +59,8 @@ def axes(title, label):
 def draw_floor(columns):
     """The value, its floor and the excess through the change."""
     steps, value, floor, excess, _ = columns
-    figure, plot = axes("CartPole, random; 30 % of a balancing policy from the dashed line on", "nats")
+    title = "CartPole, random; 30 % of a balancing policy from the dashed line on"
+    figure, plot = axes(title, "nats")
     plot.plot(steps, value, color=COLOURS["value"], linewidth=1, label="kl_divergence")
     plot.plot(steps, floor, color=COLOURS["floor"], linewidth=1, label="kl_noise_floor")
     plot.plot(steps, excess, color=COLOURS["excess"], linewidth=1, label="kl_excess")
