@@ -76,9 +76,18 @@ def _drift(drift: dict[str, Any]) -> list[str]:
         numbers("  joint", joint["current"], joint["mean"], joint["std"]),
         numbers("    states", drift["observation"]["current"], drift["observation"]["mean"]),
         numbers("    actions", drift["policy"]["current"], drift["policy"]["mean"]),
+        *([] if drift["noise_floor"] is None else [numbers("  noise floor", drift["noise_floor"])]),
+        *_past(drift),
         *_readiness(drift, measured),
         _row("compared", _comparison(drift)),
     ]
+
+
+def _past(drift: dict[str, Any]) -> list[str]:
+    """How unusual the value is; nothing where the run has no past to tell."""
+    if drift["expected"] == 0.0:
+        return []
+    return [_row("p-value", f"{drift['pvalue']:.2g} by this run's own past")]
 
 
 def _readiness(drift: dict[str, Any], measured: bool) -> list[str]:
@@ -111,7 +120,10 @@ def _movers(movers: list[dict[str, Any]]) -> list[str]:
     for mover in movers:
         shift = mover["shift"]
         moved = "" if shift is None else f", mean {shift:+.3g}"
-        text = f"{mover['axis']}: {mover['kl']:.4f} nats, {mover['excess']:+.1f} sd{moved}"
+        # Without a past the deviations are those of independent pairs, which successive steps are
+        # not: they would tell of a change where there is none.
+        judged = f", {mover['excess']:+.1f} sd" if mover["past"] else ""
+        text = f"{mover['axis']}: {mover['kl']:.4f} nats{judged}{moved}"
         lines.append(_row("" if lines else "moved most", text))
     return lines
 
