@@ -11,6 +11,9 @@ const SUPPORTED: u64 = 5;
 /// Standard deviations of a shift that is found with probability 0.8 at the level of 1 %.
 const DETECTABLE: f64 = 3.2;
 
+/// A divergence of this many nats is none.
+const ROUNDING: f64 = 1e-12;
+
 /// An occupied cell: the number of its observation, and its counts.
 pub(crate) type Counted = (u32, u64, u64);
 
@@ -161,9 +164,10 @@ pub(crate) fn policy(
     }
 }
 
-/// P(X > x) of a Gamma distribution with this mean and variance; 1.0 where there is none.
+/// P(X > x) of a Gamma distribution with this mean and variance; 1.0 where there is none, and of a
+/// divergence that is 0 but for rounding, near which the tail is steep.
 fn gamma_tail(x: f64, mean: f64, variance: f64) -> f64 {
-    if !(x > 0.0 && mean > 0.0 && variance > 0.0) {
+    if !(x > ROUNDING && mean > 0.0 && variance > 0.0) {
         return 1.0;
     }
     let tail = checked_gamma_ur(mean * mean / variance, x * mean / variance);

@@ -50,13 +50,34 @@ impl Regime {
 
 /// Cells with more pairs are looked up in the slow path.
 const TABULATED: u64 = 4096;
-const UNKNOWN: i128 = i128::MIN;
+const UNKNOWN: i64 = i64::MIN;
 
-/// b(t), or the exact f(t), and (b(t) - g(t)) (t - 1), both times 2^44.
-#[derive(Debug, Clone, Copy)]
-struct Term {
-    mean: i128,
-    excess: i128,
+/// Values by the pooled count of a cell. One that does not fit 64 bits is not kept.
+#[derive(Debug, Clone, Default)]
+struct Table(Vec<i64>);
+
+impl Table {
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)]
+    fn get(&self, t: u64) -> Option<i128> {
+        match self.0.get(t as usize) {
+            Some(&value) if t < TABULATED && value != UNKNOWN => Some(value.into()),
+            _ => None,
+        }
+    }
+
+    #[allow(clippy::cast_possible_truncation)]
+    fn put(&mut self, t: u64, value: i128) {
+        if let Ok(value) = i64::try_from(value)
+            && t < TABULATED
+        {
+            let place = t as usize;
+            if self.0.len() <= place {
+                self.0.resize((place + 1).next_power_of_two(), UNKNOWN);
+            }
+            self.0[place] = value;
+        }
+    }
 }
 
 /// Terms of one draw, and their sums over the cells.
@@ -66,8 +87,11 @@ struct Sums {
     node: i32,
     exact: bool,
     term: NullTerm,
-    table: Vec<Term>,
+    /// b(t), or the exact f(t), times 2^44, and the sum over the cells.
+    means: Table,
     mean: i128,
+    /// (b(t) - g(t)) (t - 1), likewise; empty where f is exact.
+    excesses: Table,
     excess: i128,
 }
 
@@ -77,64 +101,54 @@ impl Sums {
             node,
             exact: matches!(draw, Draw::Finite { .. }),
             term: NullTerm::new(draw),
-            table: Vec::new(),
+            means: Table::default(),
             mean: 0,
+            excesses: Table::default(),
             excess: 0,
         }
     }
 
     #[inline]
-    #[allow(clippy::cast_possible_truncation)]
-    fn get(&mut self, t: u64, logs: &mut Logs) -> Term {
-        if t < TABULATED
-            && let Some(&term) = self.table.get(t as usize)
-            && term.mean != UNKNOWN
-        {
-            return term;
-        }
-        self.miss(t, logs)
-    }
-
-    #[inline(never)]
-    #[allow(clippy::cast_possible_truncation)]
-    fn miss(&mut self, t: u64, logs: &mut Logs) -> Term {
-        let term = self.compute(t, logs);
-        if t < TABULATED {
-            let place = t as usize;
-            if self.table.len() <= place {
-                let unknown = Term {
-                    mean: UNKNOWN,
-                    excess: 0,
-                };
-                self.table.resize((place + 1).next_power_of_two(), unknown);
-            }
-            self.table[place] = term;
-        }
-        term
-    }
-
-    fn compute(&mut self, t: u64, logs: &mut Logs) -> Term {
-        if t == 0 {
-            // Such a cell is in neither distribution.
-            return Term { mean: 0, excess: 0 };
-        }
-        let mean = self.term.get(t, logs);
-        let excess = if self.exact {
-            0.0
-        } else {
-            (mean - self.term.without_spread(t, logs.alpha())) * (t - 1) as f64
-        };
-        Term {
-            mean: wide_fixed(mean),
-            excess: wide_fixed(excess),
+    fn mean_of(&mut self, t: u64, logs: &mut Logs) -> i128 {
+        match self.means.get(t) {
+            Some(value) => value,
+            None => self.compute(t, logs).0,
         }
     }
 
     #[inline]
+    fn excess_of(&mut self, t: u64, logs: &mut Logs) -> i128 {
+        match self.excesses.get(t) {
+            Some(value) => value,
+            None => self.compute(t, logs).1,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn compute(&mut self, t: u64, logs: &mut Logs) -> (i128, i128) {
+        let (mut mean, mut excess) = (0.0, 0.0);
+        // A cell without pairs is in neither distribution.
+        if t > 0 {
+            mean = self.term.get(t, logs);
+            if !self.exact {
+                excess = (mean - self.term.without_spread(t, logs.alpha())) * (t - 1) as f64;
+            }
+        }
+        let (mean, excess) = (wide_fixed(mean), wide_fixed(excess));
+        self.means.put(t, mean);
+        if !self.exact {
+            self.excesses.put(t, excess);
+        }
+        (mean, excess)
+    }
+
+    #[inline]
     fn replace(&mut self, old: u64, new: u64, logs: &mut Logs) {
-        let (old, new) = (self.get(old, logs), self.get(new, logs));
-        self.mean += new.mean - old.mean;
-        self.excess += new.excess - old.excess;
+        self.mean += self.mean_of(new, logs) - self.mean_of(old, logs);
+        if !self.exact {
+            self.excess += self.excess_of(new, logs) - self.excess_of(old, logs);
+        }
     }
 
     /// The sum of the terms of `total` pairs.

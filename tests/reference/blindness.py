@@ -81,7 +81,7 @@ def policy_statistics(
 
 def gamma_tail(x: float, mean: float, variance: float) -> float:
     """P(X > x) of a Gamma distribution, from the power series of the incomplete gamma function."""
-    if not (x > 0 and mean > 0 and variance > 0):
+    if not (x > 1e-12 and mean > 0 and variance > 0):
         return 1.0
     shape, z = mean**2 / variance, x * mean / variance
     term = math.exp(shape * math.log(z) - z - math.lgamma(shape + 1))
