@@ -171,7 +171,10 @@ def test_rows_that_are_too_long_can_be_refused():
         ({"prompt": "a", "completion": CHAT[2:3]}, TypeError, "must both be texts"),
         ({"prompt": CHAT[:2], "completion": CHAT[1:2]}, ValueError, "turn of the assistant"),
         ({"prompt": "\ud800", "completion": "a"}, ValueError, "surrogate"),
-        ({"messages": [{"role": "assistant"}]}, ValueError, "content"),
+        ({"messages": [*CHAT[:2], {"role": "assistant"}]}, ValueError, "content"),
+        ({"messages": [{**CHAT[0], "content": "\ud800"}, *CHAT[1:3]]}, ValueError, "surrogate"),
+        ({"messages": CHAT[2:]}, ValueError, "must not begin with the assistant"),
+        ({"prompt": CHAT[:0], "completion": CHAT[2:]}, TypeError, "prompt must be a list"),
     ],
 )
 def test_rows_that_cannot_be_scored(row, error, message):

@@ -153,7 +153,12 @@ class RowEncoder:
             raise ValueError(f"the conversation must {which} of the assistant, got none")
         if "generation %}" in self._template or "generation -%}" in self._template:
             return self._marked(messages, wanted)
-        text = self._render(messages)
+        if 0 in wanted:
+            raise ValueError(
+                "the conversation must not begin with the assistant, whose turn has no generation "
+                "prompt there; put a message before it, or use a template with {% generation %}"
+            )
+        text = _checks.text("the conversation", self._render(messages))
         spans = [self._span(text, messages, index) for index in wanted]
         return self._tokens(text, spans, special=False)
 
