@@ -290,6 +290,25 @@ def test_a_tokenizer_is_named_by_its_hash(model, tmp_path):
         ReferenceModel(model, cache=tmp_path).token_logprobs(IDS, MASK, tokenizer_hash=7)
 
 
+@pytest.mark.parametrize("name", ["", "..", "../" * 8, "F" * 64, "f" * 15])
+def test_names_that_lead_elsewhere_are_refused(tmp_path, name):
+    (tmp_path / "mine").write_text("")
+    cache = LogprobCache(tmp_path / "cache")
+    cache.put(PRINT, {"aa": torch.zeros(1)}, 7)
+    for call in (
+        lambda: cache.clear(name),
+        lambda: cache.get(name, "aa"),
+        lambda: cache.put(name, {"aa": torch.zeros(1)}, 7),
+        lambda: cache.get(PRINT, name[:3] + "/"),
+    ):
+        with pytest.raises(ValueError, match="hexadecimal digits"):
+            call()
+    with pytest.raises(TypeError, match="fingerprint must be a str"):
+        cache.clear(7)
+    assert cache.size().rows == 1
+    assert (tmp_path / "mine").exists()
+
+
 def damage_cases():
     def flip(path, place):
         data = bytearray(path.read_bytes())

@@ -166,6 +166,7 @@ Z = torch.zeros(2, 3, 5)
         ({"top_k": 0}, ValueError, "top_k must be at least 1"),
         ({"top_k": True}, TypeError, "top_k must be an int"),
         ({"temperature": -1}, ValueError, "temperature must be > 0"),
+        ({"temperature": 1e-40}, ValueError, "temperature must be >= 1e-30"),
         ({"columns": slice(1)}, ValueError, "columns goes only with tokens"),
         ({"attention_mask": Z[..., 0]}, ValueError, "attention_mask goes only with tokens"),
         ({"score_mask": Z}, ValueError, r"score_mask must have the shape \(2, 3\)"),

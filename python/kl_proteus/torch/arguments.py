@@ -9,12 +9,14 @@ from kl_proteus._checks import real_number
 from kl_proteus.torch.lazy_logits import LazyLogits
 from kl_proteus.torch.tiles import default_budget
 
+_COLDEST = 1e-30
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def check_temperature(value: object) -> float:
-    """A temperature: finite and above 0."""
-    return real_number("temperature", value, minimum=0.0, above_minimum=True)
+    """A temperature: finite, above 0, and not so small that float32 logits overflow."""
+    temperature = real_number("temperature", value, minimum=0.0, above_minimum=True)
+    return real_number("temperature", temperature, minimum=_COLDEST)
 
 
 def check_budget(value: object, device: torch.device) -> int:

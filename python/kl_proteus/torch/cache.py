@@ -121,6 +121,9 @@ class LogprobCache:
 
         Returns:
             The row; None if there is none, or only a damaged one, which is deleted.
+
+        Raises:
+            ValueError: A name is not of hexadecimal digits.
         """
         path = self._path(fingerprint, key)
         try:
@@ -155,6 +158,9 @@ class LogprobCache:
             rows: Log-probabilities in nats of shape (scored tokens,), by key; kept as float32.
             vocab_size: Over how many ids the probabilities sum to one.
             notes: Text to keep beside them, such as the device they were computed on.
+
+        Raises:
+            ValueError: A name is not of hexadecimal digits.
         """
         facts = {**(notes or {}), "vocab_size": str(vocab_size)}
         folders: set[Path] = set()
@@ -202,16 +208,19 @@ class LogprobCache:
 
         Raises:
             OSError: A file cannot be deleted.
+            TypeError: `fingerprint` is not a str.
+            ValueError: It is not of hexadecimal digits.
         """
         root = self.directory / _VERSION
-        target = root if fingerprint is None else root / fingerprint[:16]
+        target = root if fingerprint is None else root / _folder(fingerprint)
         rows = sum(path.suffix == _SUFFIX for path in target.rglob("*") if path.is_file())
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(target)
         return rows
 
     def _path(self, fingerprint: str, key: str) -> Path:
-        return self.directory / _VERSION / fingerprint[:16] / key[:2] / f"{key}{_SUFFIX}"
+        _check_digits("key", key, 2)
+        return self.directory / _VERSION / _folder(fingerprint) / key[:2] / f"{key}{_SUFFIX}"
 
     def _files(self) -> Iterator[Path]:
         return (path for path in (self.directory / _VERSION).rglob("*") if path.is_file())
@@ -227,6 +236,19 @@ class LogprobCache:
                 RuntimeWarning,
                 stacklevel=4,
             )
+
+
+def _folder(fingerprint: object) -> str:
+    return _check_digits("fingerprint", fingerprint, 16)[:16]
+
+
+def _check_digits(name: str, value: object, least: int) -> str:
+    """Refuses what would lead to another place of the disk."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, got {type(value).__name__}")
+    if len(value) < least or not set(value) <= set("0123456789abcdef"):
+        raise ValueError(f"{name} must be {least} or more hexadecimal digits, got {value!r}")
+    return value
 
 
 def _encode(row: torch.Tensor, facts: Mapping[str, str]) -> bytes:
