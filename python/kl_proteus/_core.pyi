@@ -233,6 +233,11 @@ class DriftDetector:
         Evidence of the likelihood-ratio CUSUM, in nats.
         """
     @staticmethod
+    def of_row(tracker: VectorTracker, row: SupportsIndex) -> DriftDetector:
+        """
+        The view of the detector that watches a row of a batch.
+        """
+    @staticmethod
     def of_tracker(tracker: PairTracker) -> DriftDetector:
         """
         The view of the detector that watches a tracker.
@@ -968,6 +973,7 @@ class VectorTracker:
         rows: SupportsIndex,
         arguments: "dict[str, Any]",
         state: str,
+        detector: tuple[str, str | None] | None = None,
     ) -> "VectorTracker": ...
     @property
     def action(self, /) -> Layout:
@@ -987,8 +993,17 @@ class VectorTracker:
 
         Returns:
             For each number of a report, in the order of `PairTracker.advance`, a fresh float64 array
-            of one value a row, and after all of them as many masks of the rows that report; the
-            others hold 0.0.
+            of one value a row, then 1.0 for the alarms of a drift detector if one is attached, and
+            after all of them as many masks of the rows that report; the others hold 0.0.
+        """
+    def attach(self, /, detector: DriftDetector) -> None:
+        """
+        From now on a copy of the detector counts the pairs of each row, and lives here; where all
+        rows are in one distribution, the detector itself counts them.
+
+        Raises:
+            ValueError: There are detectors already, it feeds on another tracker, or its reference
+                has other axes.
         """
     def axis_moves(self, /, most: SupportsIndex | None = None) -> "list[list[dict[str, Any]]]":
         """
@@ -1073,7 +1088,7 @@ class VectorTracker:
         """
     def report(self, /) -> list[Incomplete]:
         """
-        What the newest pairs reported; the form is that of the arrays of `advance`.
+        What the newest pairs reported; the form is that of the arrays of `advance`, without alarms.
         """
     def reset(self, /) -> None:
         """

@@ -1,5 +1,6 @@
 """Alarms at a rate the user asked for, when the behaviour changes."""
 
+import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,8 @@ class DriftAlarm:
     for each its name (`axis`), its divergence (`kl`) and how far that lies above what is `expected`
     (`excess`, in standard deviations), by how much its mean moved (`shift`), the bin that has grown
     most (`grown`), as `get_kl_statistics` has them. Empty where no wrapper feeds the detector."""
+    row: int | None = None
+    """The sub-environment, where each of a vector environment has a detector of its own."""
 
 
 class DriftDetector:
@@ -96,8 +99,9 @@ class DriftDetector:
     tests then gets half of the false alarms.
 
     Alone, the detector is fed integer keys with `update` or `update_many`. With
-    `JointKLDivergenceWrapper(..., drift_detector=detector)` it counts the pairs of the wrapper, and
-    nothing else may feed it. `pickle`, `copy.deepcopy` and `state_dict` continue bit for bit.
+    `JointKLDivergenceWrapper(..., drift_detector=detector)`, or a pooled vector wrapper, it counts
+    the pairs of the wrapper, and nothing else may feed it. `pickle`, `copy.deepcopy` and
+    `state_dict` continue bit for bit.
 
     Args:
         false_alarm_every: Pairs that should lie between two false alarms, on average at least; from
@@ -111,7 +115,8 @@ class DriftDetector:
         parts: What is watched: one or more of "observation", "policy" and "joint".
         every: Pairs between two comparisons; None is a fortieth of the window.
         on_alarm: A function of the alarm, or "module:function", that is called after the pair has
-            been counted. It may call `rebase`.
+            been counted; once a step, with the newest alarm, where pooled environments bring
+            several pairs. It may call `rebase`.
         window: Newest pairs that are compared with the reference.
         fast: Whether the likelihood-ratio CUSUM watches as well.
         epsilon: Pseudocount of each occupied cell, above 0 and at most 1e6.
@@ -166,6 +171,7 @@ class DriftDetector:
             if value is None and name != "every":
                 raise TypeError(f"{name} must be a number, got None")
         self._core = _core.DriftDetector(reference=text, **numbers)
+        self._row: int | None = None
 
     def __repr__(self) -> str:
         return (
@@ -293,7 +299,7 @@ class DriftDetector:
     def _newest(self, count: int | None) -> list[DriftAlarm]:
         if count == 0:
             return []
-        return [_alarm(alarm) for alarm in json.loads(self._core.alarms_json(count))]
+        return [_alarm(alarm, self._row) for alarm in json.loads(self._core.alarms_json(count))]
 
     def statistics(self) -> dict[str, Any]:
         """What is known at present.
@@ -369,6 +375,31 @@ class DriftDetector:
         """
         tracker.attach(self._core)
 
+    def attach_to_rows(self, tracker: _core.VectorTracker) -> list["DriftDetector"]:
+        """Lets the tracker of a vector environment feed the detector, or a copy of it for each row.
+
+        Args:
+            tracker: The tracker of a wrapper.
+
+        Returns:
+            The detectors that are fed: this one where the rows are pooled, else one a row. Copies
+            continue from the state of this one, which stays as it is.
+
+        Raises:
+            ValueError: Another one feeds it, or its reference has other axes.
+        """
+        tracker.attach(self._core)
+        if tracker.pooled:
+            return [self]
+        return [self._of_row(tracker, row) for row in range(len(tracker))]
+
+    def _of_row(self, tracker: _core.VectorTracker, row: int) -> "DriftDetector":
+        # Shallow: `on_alarm` may belong to an object that is to hear of all rows.
+        detector = copy.copy(self)
+        detector._core = _core.DriftDetector.of_row(tracker, row)
+        detector._row = row
+        return detector
+
 
 def make_detector(value: Any) -> DriftDetector | None:
     """The detector that a `drift_detector=` argument means.
@@ -443,7 +474,7 @@ def _by_part(values: tuple[float, float, float]) -> dict[Part, float]:
     return dict(zip(PARTS, values, strict=True))
 
 
-def _alarm(saved: dict[str, Any]) -> DriftAlarm:
+def _alarm(saved: dict[str, Any], row: int | None) -> DriftAlarm:
     def by_part(name: str) -> dict[Part, float]:
         return {part: saved[name][part] for part in PARTS}
 
@@ -469,4 +500,5 @@ def _alarm(saved: dict[str, Any]) -> DriftAlarm:
             for cell in saved["cells"]
         ),
         axes=tuple(saved["axes"]),
+        row=row,
     )

@@ -2,7 +2,7 @@
 
 import json
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, TypeVar, cast
 
@@ -12,13 +12,15 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
 
-from kl_proteus import snapshots
+from kl_proteus import detector, snapshots
 from kl_proteus._core import VectorTracker
 from kl_proteus.autoreset import autoreset_mode, checked_mask
+from kl_proteus.detector import DriftDetector
 from kl_proteus.drift import JointKLDivergenceWrapper
 from kl_proteus.snapshots import Snapshot
 from kl_proteus.spaces import Bins, Range
 from kl_proteus.tracking import (
+    ALARM_KEY,
     INFO_KEYS,
     TOP_MOVERS,
     Encoder,
@@ -41,8 +43,9 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
     are in one distribution instead, and enter it in the order of their index; one value a step is
     computed, after the last of them, and written to every row.
 
-    In every step `infos` gains, for each of the keys of `JointKLDivergenceWrapper`, a new array
-    float64[num_envs] and its mask `_key`. Outside the mask the array holds 0.0:
+    In every step `infos` gains, for each of the keys of `JointKLDivergenceWrapper`, `kl_alarm` with
+    `drift_detector=` included, a new array float64[num_envs] and its mask `_key`. Outside the mask
+    the array holds 0.0:
 
     * `NEXT_STEP`: a row that resets, ignoring its action, brings no pair and is outside the mask.
     * `SAME_STEP`: a row that ends brings a pair; its values are in `infos["final_info"]`, beside
@@ -76,6 +79,12 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
         axis_histograms: See there.
         info_prefix: See there.
         info_on_reset: See there.
+        drift_detector: As there: a dict or a number makes a detector for each sub-environment, and
+            an instance, which stays as it is, is copied with its state for each. They share
+            `on_alarm`, and `DriftAlarm.row` says whose alarm it is. With `pooled=True` there is one
+            detector, the instance itself where one is given, that counts the pairs of all
+            sub-environments in the order of their index; its windows and `false_alarm_every` count
+            pairs, not steps.
 
     Raises:
         TypeError: `env` is no vector environment, its `metadata["autoreset_mode"]` is no
@@ -106,6 +115,7 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
         axis_histograms: bool | None = None,
         info_prefix: str = "",
         info_on_reset: bool = False,
+        drift_detector: DriftDetector | Mapping[str, Any] | float | None = None,
     ) -> None:
         super().__init__(env)
         check_prefix(info_prefix)
@@ -114,8 +124,6 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
         self._resets_next_step = mode == "NEXT_STEP"
         self._resets_same_step = mode == "SAME_STEP"
         self._info_prefix = info_prefix
-        self._info_keys = tuple(info_prefix + key for key in INFO_KEYS)
-        self._info_masks = tuple("_" + key for key in self._info_keys)
         self._info_on_reset = flag(info_on_reset, "info_on_reset")
         settings = tracking(
             cast("gym.Space[Any]", env.single_observation_space),
@@ -149,6 +157,14 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
         )
         self._chooses_arrays = self._tracker.chooses_arrays
         self._observes_arrays = self._encoder is None and self._tracker.observes_arrays
+        # One a row, or one for all of them.
+        self._drift_detectors: list[DriftDetector] = []
+        self._info_keys = tuple(info_prefix + key for key in INFO_KEYS)
+        watching = detector.make_detector(drift_detector)
+        if watching is not None:
+            self._drift_detectors = watching.attach_to_rows(self._tracker)
+            self._info_keys += (info_prefix + ALARM_KEY,)
+        self._info_masks = tuple("_" + key for key in self._info_keys)
 
     def step(
         self, actions: ActType
@@ -175,6 +191,7 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
         done = np.logical_or(np.asarray(terminations), np.asarray(truncations))
         columns, masks = self._advance(observations, done)
         infos = self._with_reports(infos, columns, masks, done)
+        self._report_alarms(columns)
         return observations, rewards, terminations, truncations, infos
 
     def reset(
@@ -206,7 +223,10 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
         if self._info_on_reset:
             among = np.ones(self.num_envs, np.bool_) if mask is None or self._pooled else mask
             infos = dict(infos)
-            self._write(infos, self._info_keys, self._tracker.report(), among)
+            columns = self._tracker.report()
+            if self._drift_detectors:
+                columns.append(np.zeros(self.num_envs))  # no pair, no alarm
+            self._write(infos, self._info_keys, columns, among)
         return observations, infos
 
     @property
@@ -241,6 +261,8 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
         moves = self._tracker.axis_moves(TOP_MOVERS)
         for own, own_moves in zip(statistics, moves, strict=True):
             own["top_movers"] = own_moves
+        for one, watching in zip(statistics, self._drift_detectors, strict=False):
+            one["drift_detector"] = watching.statistics()
         return statistics[0] if self._pooled else statistics
 
     def kl_axes(self) -> list[list[dict[str, Any]]] | list[dict[str, Any]]:
@@ -253,8 +275,18 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
         moves = self._tracker.axis_moves()
         return moves[0] if self._pooled else moves
 
+    @property
+    def drift_detector(self) -> list[DriftDetector] | DriftDetector | None:
+        """The detector of each sub-environment, or that of all of them, if there is any."""
+        if not self._drift_detectors:
+            return None
+        return self._drift_detectors[0] if self._pooled else list(self._drift_detectors)
+
     def reset_kl(self) -> None:
-        """Forgets windows and history of all sub-environments; keeps the reference."""
+        """Forgets windows and history of all sub-environments; keeps the reference.
+
+        Drift detectors go on: they watch the run, and their own `rebase` starts them anew.
+        """
         self._tracker.reset()
 
     def snapshot(self, which: str = "current", index: int | None = None) -> Snapshot:
@@ -397,9 +429,18 @@ class VectorJointKLDivergenceWrapper(VectorWrapper[ObsType, ActType, ObsType, Ac
             if not (self._info_on_reset or self._pooled):
                 self._write(infos, self._info_keys, columns, ~done)
                 return infos
+            if self._drift_detectors and not self._pooled:
+                # Theirs is the info of the reset: no pair, no alarm.
+                columns = [*columns[:-1], np.where(done, 0.0, columns[-1])]
         infos.update(zip(self._info_keys, columns, strict=True))
         infos.update(zip(self._info_masks, masks, strict=True))
         return infos
+
+    def _report_alarms(self, columns: Sequence[NDArray[np.float64]]) -> None:
+        """Tells the user's callback of the alarms of a step, which has been counted, row by row."""
+        if self._drift_detectors and columns[-1].any():
+            for row in [0] if self._pooled else np.flatnonzero(columns[-1]).tolist():
+                self._drift_detectors[row].report_alarm()
 
     @staticmethod
     def _final_infos(infos: dict[str, Any], done: NDArray[np.bool_]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ use std::thread;
 use serde::{Deserialize, Serialize};
 
 use crate::axis_moves::AxisMove;
+use crate::detector::Detector;
 use crate::drift::{Config, Drift, LONGEST, Report, Which};
 use crate::error::{Error, Result};
 use crate::layout::{Key, Layout};
@@ -230,6 +231,40 @@ impl VectorTracker {
     #[must_use]
     pub fn encoder(&self) -> Option<&str> {
         self.first().encoder()
+    }
+
+    /// From now on a copy of the detector counts the pairs of each row, or one those of all rows in
+    /// their order.
+    ///
+    /// # Errors
+    /// As [`PairTracker::check_detector`]; nothing is attached then.
+    pub fn attach(&mut self, detector: &Detector) -> Result<()> {
+        // All have the same axes, so all agree with the first.
+        self.first().check_detector(detector)?;
+        self.trackers_mut()
+            .iter_mut()
+            .try_for_each(|tracker| tracker.attach(Box::new(detector.clone())))
+    }
+
+    /// The detector of a row, or that of all rows, if there is one.
+    #[must_use]
+    pub fn detector(&self, row: usize) -> Option<&Detector> {
+        self.tracker(row)?.detector()
+    }
+
+    /// The detector of a row, or that of all rows, to be changed.
+    pub fn detector_mut(&mut self, row: usize) -> Option<&mut Detector> {
+        let row = if self.pooled() { 0 } else { row };
+        self.trackers_mut().get_mut(row)?.detector_mut()
+    }
+
+    /// For each row, whether its newest step, or that of all rows, raised an alarm; `None` without
+    /// detectors.
+    #[must_use]
+    pub fn alarms(&self) -> Option<Vec<bool>> {
+        (0..self.len())
+            .map(|row| self.detector(row).map(Detector::alarmed))
+            .collect()
     }
 
     /// What waits for an action in a row.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import gymnasium as gym
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from kl_proteus.autoreset import checked_mask
 from kl_proteus.controllers import KLCoefficientController
+from kl_proteus.detector import DriftDetector
 from kl_proteus.llm.export import FormatType
 from kl_proteus.llm.recording.recorder import EpisodeRecording
 from kl_proteus.llm.recording.trajectory import Mean, Trajectory
@@ -92,6 +93,7 @@ class VectorLLMTrainingWrapper(
         axis_histograms: See there.
         info_prefix: See there.
         info_on_reset: See there.
+        drift_detector: See there.
         env_id: What the environment is recorded as; None for the id of the sub-environments, or the
             name of their class.
         task_description: As the arguments below, see `LLMTrainingWrapper`.
@@ -136,6 +138,7 @@ class VectorLLMTrainingWrapper(
         axis_histograms: bool | None = None,
         info_prefix: str = "",
         info_on_reset: bool = False,
+        drift_detector: DriftDetector | Mapping[str, Any] | float | None = None,
         env_id: str | None = None,
         task_description: str | None = None,
         observation_formatter: Callable[[Any], str] | str | None = None,
@@ -163,6 +166,7 @@ class VectorLLMTrainingWrapper(
             axis_histograms=axis_histograms,
             info_prefix=info_prefix,
             info_on_reset=info_on_reset,
+            drift_detector=drift_detector,
         )
         check_floor(shape_on, window, lag, reference)
         self._set_export(format_type, gamma, min_margin)
@@ -262,6 +266,7 @@ class VectorLLMTrainingWrapper(
 
         infos = self._with_reports(infos, columns, masks, done)
         self._with_terms(infos, (base, penalty, bonus, shaped), acts, done)
+        self._report_alarms(columns)
         if self._shaping.mode != "monitor":
             return observations, shaped, terminations, truncations, infos  # pyright: ignore[reportReturnType]
         return observations, rewards, terminations, truncations, infos

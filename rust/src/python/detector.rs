@@ -11,17 +11,21 @@ use super::arguments::{number, whole};
 use super::arrays::{Sink, as_array, scalars, shape_text};
 use super::named::shown;
 use super::tracker::PairTracker;
+use super::vector::VectorTracker;
 use crate::detector::{self as core, Detector, DetectorConfig, Part, PerPart};
 use crate::drift::LONGEST;
 use crate::error::{self, Error};
 use crate::layout::Key;
 use crate::snapshot::Snapshot;
+use crate::tracker::PairTracker as CoreTracker;
 
 /// Where a detector lives.
 enum Home {
     Own(Box<Detector>),
     /// In the tracker that feeds it.
     Tracker(Py<PairTracker>),
+    /// In the tracker of a row of the batch that feeds it, or in that of all rows.
+    Row(Py<VectorTracker>, usize),
 }
 
 /// Watches a stream of pairs for a change of behaviour.
@@ -58,6 +62,10 @@ impl DriftDetector {
                 Some(detector) => Ok(f(detector)),
                 None => Err(missing()),
             },
+            Home::Row(tracker, row) => match tracker.get().lock().detector_mut(*row) {
+                Some(detector) => Ok(f(detector)),
+                None => Err(missing()),
+            },
         }
     }
 
@@ -65,7 +73,7 @@ impl DriftDetector {
     fn with_own<R>(&self, f: impl FnOnce(&mut Detector) -> R) -> PyResult<R> {
         match &mut *self.lock() {
             Home::Own(detector) => Ok(f(detector)),
-            Home::Tracker(_) => Err(attached()),
+            Home::Tracker(_) | Home::Row(..) => Err(attached()),
         }
     }
 
@@ -80,6 +88,23 @@ impl DriftDetector {
             && let Home::Tracker(tracker) = &*home
         {
             tracker.get().lock().attach(detector)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the detector into the tracker of each row. Where all rows are in one, it lives there.
+    pub(super) fn attach_to_rows(&self, tracker: Py<VectorTracker>) -> PyResult<()> {
+        let mut home = self.lock();
+        let Home::Own(detector) = &*home else {
+            return Err(attached());
+        };
+        let pooled = {
+            let mut state = tracker.get().lock();
+            state.attach(detector)?;
+            state.pooled()
+        };
+        if pooled {
+            *home = Home::Row(tracker, 0);
         }
         Ok(())
     }
@@ -410,6 +435,12 @@ impl DriftDetector {
         let snapshot = match &*self.lock() {
             Home::Own(detector) => detector.reference(),
             Home::Tracker(tracker) => tracker.get().lock().detector_reference(),
+            Home::Row(tracker, row) => {
+                let state = tracker.get().lock();
+                state
+                    .tracker(*row)
+                    .and_then(CoreTracker::detector_reference)
+            }
         };
         let snapshot = snapshot.ok_or_else(|| {
             PyValueError::new_err("the reference is not complete yet; see steps_until_ready")
@@ -436,6 +467,15 @@ impl DriftDetector {
         Ok(Self(Mutex::new(Home::Tracker(tracker))))
     }
 
+    /// The view of the detector that watches a row of a batch.
+    #[staticmethod]
+    fn of_row(tracker: Py<VectorTracker>, row: usize) -> PyResult<Self> {
+        if tracker.get().lock().detector(row).is_none() {
+            return Err(missing());
+        }
+        Ok(Self(Mutex::new(Home::Row(tracker, row))))
+    }
+
     #[classmethod]
     fn _restore(
         _cls: &Bound<'_, PyType>,
@@ -451,21 +491,22 @@ impl DriftDetector {
     #[pyo3(signature = () -> "tuple[Any, tuple[Any, ...]]")]
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
         let py = slf.py();
-        let saved = match &*slf.get().lock() {
-            Home::Own(detector) => Ok((to_json(detector)?, detector.state_json()?)),
-            Home::Tracker(tracker) => Err(tracker.clone_ref(py)),
+        let (function, arguments) = match &*slf.get().lock() {
+            Home::Own(detector) => {
+                let (config, reference) = to_json(detector)?;
+                let arguments = (config, reference, detector.state_json()?).into_pyobject(py)?;
+                ("_restore", arguments.into_any())
+            }
+            Home::Tracker(tracker) => {
+                let arguments = (tracker.clone_ref(py),).into_pyobject(py)?;
+                ("of_tracker", arguments.into_any())
+            }
+            Home::Row(tracker, row) => {
+                let arguments = (tracker.clone_ref(py), *row).into_pyobject(py)?;
+                ("of_row", arguments.into_any())
+            }
         };
-        let class = slf.get_type();
-        match saved {
-            Ok(((config, reference), state)) => {
-                let arguments = (config, reference, state).into_pyobject(py)?;
-                Ok((class.getattr("_restore")?, arguments.into_any()))
-            }
-            Err(tracker) => {
-                let arguments = (tracker,).into_pyobject(py)?;
-                Ok((class.getattr("of_tracker")?, arguments.into_any()))
-            }
-        }
+        Ok((slf.get_type().getattr(function)?, arguments))
     }
 }
 

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyType};
 
 use super::arrays::{self, Batch};
+use super::detector::{self, DriftDetector};
 use super::layout::Layout;
 use super::tracker::{axis_moves, by_name, config, frozen, keywords, observed, refusal, which};
 use crate::drift::Report;
@@ -66,7 +67,7 @@ enum Taken<'py> {
 }
 
 impl VectorTracker {
-    fn lock(&self) -> MutexGuard<'_, core::VectorTracker> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, core::VectorTracker> {
         // A poisoned lock means a panic elsewhere; the counts behind it are whole numbers still.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -442,8 +443,8 @@ impl VectorTracker {
     ///
     /// Returns:
     ///     For each number of a report, in the order of `PairTracker.advance`, a fresh float64 array
-    ///     of one value a row, and after all of them as many masks of the rows that report; the
-    ///     others hold 0.0.
+    ///     of one value a row, then 1.0 for the alarms of a drift detector if one is attached, and
+    ///     after all of them as many masks of the rows that report; the others hold 0.0.
     #[pyo3(signature = (observations, ended=None, *, every=false))]
     fn advance<'py>(
         &self,
@@ -462,7 +463,7 @@ impl VectorTracker {
         };
         let mut columns = columns(self.rows);
         let mut reports = vec![true; self.rows];
-        self.with_next(py, &taken, |state, next| {
+        let alarms = self.with_next(py, &taken, |state, next| {
             if !every && !state.pooled() {
                 for (row, reports) in reports.iter_mut().enumerate() {
                     *reports = !state.ended(row);
@@ -472,13 +473,22 @@ impl VectorTracker {
                 Some(ended) if ended[row] => Next::Ended,
                 _ => next(row, scratch),
             };
-            state.advance(next, every, &mut slices(&mut columns))
+            state.advance(next, every, &mut slices(&mut columns))?;
+            Ok::<_, error::Error>(state.alarms())
         })?;
         if let Some(error) = failure {
             return Err(error);
         }
-        let masks = [(); Report::WIDTH].map(|()| PyArray1::from_slice(py, &reports));
-        Ok((arrays_of(py, columns), masks.into()))
+        let mut arrays = arrays_of(py, columns);
+        arrays.extend(alarms.map(|alarms| {
+            let numbers = alarms
+                .into_iter()
+                .map(|alarmed| f64::from(u8::from(alarmed)));
+            PyArray1::from_iter(py, numbers)
+        }));
+        let masks = arrays.iter().map(|_| PyArray1::from_slice(py, &reports));
+        let masks = masks.collect();
+        Ok((arrays, masks))
     }
 
     /// Forgets what waits, so that the next actions make no pairs.
@@ -486,11 +496,21 @@ impl VectorTracker {
         self.lock().forget();
     }
 
-    /// What the newest pairs reported; the form is that of the arrays of `advance`.
+    /// What the newest pairs reported; the form is that of the arrays of `advance`, without alarms.
     fn report<'py>(&self, py: Python<'py>) -> Columns<'py> {
         let mut columns = columns(self.rows);
         self.lock().report(&mut slices(&mut columns));
         arrays_of(py, columns)
+    }
+
+    /// From now on a copy of the detector counts the pairs of each row, and lives here; where all
+    /// rows are in one distribution, the detector itself counts them.
+    ///
+    /// Raises:
+    ///     ValueError: There are detectors already, it feeds on another tracker, or its reference
+    ///         has other axes.
+    fn attach(slf: Py<Self>, detector: PyRef<'_, DriftDetector>) -> PyResult<()> {
+        detector.attach_to_rows(slf)
     }
 
     /// The keys of the waiting observation and action of each row; None where there is none.
@@ -601,7 +621,7 @@ impl VectorTracker {
 
     #[classmethod]
     #[pyo3(signature = (
-        observation, action, rows, arguments: "dict[str, Any]", state
+        observation, action, rows, arguments: "dict[str, Any]", state, detector=None
     ) -> "VectorTracker")]
     fn _restore(
         cls: &Bound<'_, PyType>,
@@ -610,8 +630,13 @@ impl VectorTracker {
         rows: usize,
         arguments: &Bound<'_, PyDict>,
         state: &str,
+        detector: Option<(String, Option<String>)>,
     ) -> PyResult<Py<PyAny>> {
         let tracker = cls.call((observation, action, rows), Some(arguments))?;
+        if let Some((config, reference)) = detector {
+            let detector = detector::from_json(&config, reference.as_deref())?;
+            tracker.cast::<Self>()?.get().lock().attach(&detector)?;
+        }
         tracker.call_method1("load_state_json", (state,))?;
         Ok(tracker.unbind())
     }
@@ -621,16 +646,25 @@ impl VectorTracker {
         slf: &Bound<'py, Self>,
     ) -> PyResult<(
         Bound<'py, PyAny>,
-        (Option<Layout>, Layout, usize, Bound<'py, PyDict>, String),
+        (
+            Option<Layout>,
+            Layout,
+            usize,
+            Bound<'py, PyDict>,
+            String,
+            Option<(String, Option<String>)>,
+        ),
     )> {
         let this = slf.get();
-        let (config, pooled, encoder, text) = {
+        let (config, pooled, encoder, text, detector) = {
             let state = this.lock();
             (
                 state.config().clone(),
                 state.pooled(),
                 state.encoder().map(String::from),
                 state.state_json()?,
+                // Those of the other rows have the same parameters and reference.
+                state.detector(0).map(detector::to_json).transpose()?,
             )
         };
         let reference = this.reference.as_deref();
@@ -645,6 +679,7 @@ impl VectorTracker {
                 this.rows,
                 arguments,
                 text,
+                detector,
             ),
         ))
     }
