@@ -152,6 +152,21 @@ def test_an_estimate_that_its_type_cannot_hold_overflows():
     assert math.isfinite(kl_loss(*wide).item())
 
 
+@pytest.mark.parametrize("estimator", ["k1", "abs", "k2", "k3"])
+def test_nothing_waits_for_the_device(estimator):
+    # Tensors without values: reading one raises.
+    policy, other, mask = (torch.ones(2, 3, device="meta") for _ in range(3))
+    policy.requires_grad_()
+    kl_loss(
+        policy, other, mask, estimator=estimator, behaviour_logprobs=other, clamp=1.0
+    ).backward()
+    kl_from_logprobs(
+        policy, other, mask, estimator=estimator, on_nonfinite="exclude", return_counts=True
+    )
+    with pytest.raises(RuntimeError, match="meta"):
+        kl_from_logprobs(policy, other, mask, estimator=estimator)
+
+
 def test_nothing_kept_is_zero_with_a_gradient_of_zero():
     for shape in ((0,), (3,), (2, 3), (0, 3), (2, 0)):
         policy = torch.full(shape, NAN, requires_grad=True)
