@@ -12,7 +12,10 @@ output_dir = Path(sys.argv[1] if len(sys.argv) > 1 else "training_data")
 rng = random.Random(0)
 for format_type in ("chat", "completion", "preference"):
     # One recording serves every format: the first wrapper plays, the others only export.
-    env = LLMTrainingWrapper(gym.make("CartPole-v1"), output_dir, format_type, mode="monitor")
+    # Four axes: with ten bins each, too many cells would hold too few pairs.
+    env = LLMTrainingWrapper(
+        gym.make("CartPole-v1"), output_dir, format_type, mode="monitor", obs_bins=6
+    )
     if format_type == "chat":
         for episode in range(30):
             observation, _ = env.reset(seed=episode)
