@@ -9,7 +9,9 @@ import pytest
 
 FOLDER = Path(__file__).parents[1] / "examples"
 WITH_TRL = FOLDER / "grpo_with_kl_control.py"
-EXAMPLES = sorted(set(FOLDER.glob("*.py")) - {WITH_TRL})
+WITH_SB3 = FOLDER / "sb3_ppo.py"
+IN_ONE_FILE = FOLDER / "cleanrl_style_ppo.py"
+EXAMPLES = sorted(set(FOLDER.glob("*.py")) - {WITH_TRL, WITH_SB3, IN_ONE_FILE})
 
 
 def run(path, folder, *arguments, ignore=(), timeout=120):
@@ -59,3 +61,35 @@ def test_the_controlled_run_settles_at_the_target(tmp_path):
     picture = (tmp_path / "kl_control.png").read_bytes()
     assert picture.startswith(b"\x89PNG")
     assert len(picture) > 10_000
+
+
+def table(shown):
+    """Step and numbers of each line that starts with a step."""
+    lines = [line.split() for line in shown.splitlines() if line[:7].strip().isdigit()]
+    return [list(map(float, line)) for line in lines]
+
+
+def assert_the_parts_add_up(rows, joint):
+    for row in rows:
+        assert row[joint] == pytest.approx(row[joint + 1] + row[joint + 2], abs=2e-3)
+        assert row[joint] > 0
+
+
+def test_stable_baselines3_logs_the_drift_while_it_learns(tmp_path):
+    pytest.importorskip("stable_baselines3")
+    shown = run(WITH_SB3, tmp_path, "--steps", "8192")
+    rows = table(shown)
+    assert [row[0] for row in rows] == [2048, 4096, 6144, 8192]
+    assert_the_parts_add_up(rows, 2)
+    assert rows[-1][1] > rows[0][1]
+    assert "moved most: " in shown
+
+
+def test_the_single_file_logs_the_drift_while_it_learns(tmp_path):
+    pytest.importorskip("torch")
+    shown = run(IN_ONE_FILE, tmp_path, "--steps", "16384")
+    rows = table(shown)
+    assert [row[0] for row in rows] == [8192, 16384]
+    assert_the_parts_add_up(rows, 3)
+    assert rows[-1][1] > 1.2 * rows[0][1]
+    assert "moved most: " in shown

@@ -67,6 +67,7 @@ def said_without(missing: str, code: str) -> str:
         ("torch", "from kl_proteus.torch import KLControlCallback", "torch"),
         ("torch", "from kl_proteus import KLController", "torch"),
         ("trl", "from kl_proteus.torch import KLControlCallback", "trl"),
+        ("stable_baselines3", "from kl_proteus.sb3 import KLDriftCallback", "sb3"),
     ],
 )
 def test_what_needs_an_extra_says_which(missing: str, code: str, extra: str):
