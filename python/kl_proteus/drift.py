@@ -17,6 +17,7 @@ from kl_proteus.spaces import Bins, Range
 from kl_proteus.tracking import (
     ALARM_KEY,
     INFO_KEYS,
+    STATISTICS_KEY,
     TOP_MOVERS,
     Encoder,
     EncoderArgument,
@@ -82,6 +83,8 @@ class JointKLDivergenceWrapper(
         info_on_reset: Add the keys to the info of `reset` as well.
         drift_detector: A `DriftDetector` that counts the same pairs; or its arguments as a dict, or
             a number for its `false_alarm_every`, so that a saved specification can hold it.
+        episode_statistics: Add what `get_kl_statistics` returns to the info of the step that ends
+            an episode, under the key `kl`.
 
     Raises:
         TypeError: An argument, or a space, is of a kind that cannot be used.
@@ -111,6 +114,7 @@ class JointKLDivergenceWrapper(
         info_prefix: str = "",
         info_on_reset: bool = False,
         drift_detector: DriftDetector | Mapping[str, Any] | float | None = None,
+        episode_statistics: bool = False,
     ) -> None:
         RecordConstructorArgs.__init__(
             self,
@@ -134,6 +138,7 @@ class JointKLDivergenceWrapper(
             info_prefix=info_prefix,
             info_on_reset=plain(info_on_reset),
             drift_detector=detector.recorded(drift_detector),
+            episode_statistics=plain(episode_statistics),
         )
         if isinstance(env, gym.vector.VectorEnv):
             # Some are both; their batches are no single observation.
@@ -146,6 +151,8 @@ class JointKLDivergenceWrapper(
         self._info_keys = tuple(info_prefix + key for key in INFO_KEYS)
         self._info_prefix = info_prefix
         self._info_on_reset = flag(info_on_reset, "info_on_reset")
+        self._statistics_key = info_prefix + STATISTICS_KEY
+        self._episode_statistics = flag(episode_statistics, "episode_statistics")
         settings = tracking(
             env.observation_space,
             env.action_space,
@@ -209,6 +216,8 @@ class JointKLDivergenceWrapper(
         info[joint], info[mean], info[std], info[where], info[what], info[floor], info[excess] = (
             report
         )
+        if self._episode_statistics and (terminated or truncated):
+            info[self._statistics_key] = self._statistics()
         if self._drift_detector is not None:
             info[self._alarm_key] = float(tracker.alarmed)
             self._report_alarm()
@@ -275,11 +284,7 @@ class JointKLDivergenceWrapper(
         """
         if not self._diagnosed:
             self._diagnose()
-        statistics = self._tracker.statistics()
-        statistics["top_movers"] = self._tracker.axis_moves(TOP_MOVERS)
-        if self._drift_detector is not None:
-            statistics["drift_detector"] = self._drift_detector.statistics()
-        return statistics
+        return self._statistics()
 
     def kl_diagnostics(self) -> list[dict[str, str]]:
         """What there is to say against the newest value, warnings first.
@@ -376,6 +381,14 @@ class JointKLDivergenceWrapper(
                     f"info_prefix={prefix!r} already; give this one another prefix"
                 )
             inner = inner.env
+
+    def _statistics(self) -> dict[str, Any]:
+        """What `get_kl_statistics` returns, without a warning: a step has happened already."""
+        statistics = self._tracker.statistics()
+        statistics["top_movers"] = self._tracker.axis_moves(TOP_MOVERS)
+        if self._drift_detector is not None:
+            statistics["drift_detector"] = self._drift_detector.statistics()
+        return statistics
 
     def _findings(self, statistics: dict[str, Any]) -> list[diagnostics.Finding]:
         described = self.snapshot()

@@ -18,6 +18,7 @@ from kl_proteus.spaces import Bins, Range, axis_bins, encoded_layout, layout_fro
 __all__ = [
     "ALARM_KEY",
     "INFO_KEYS",
+    "STATISTICS_KEY",
     "TOP_MOVERS",
     "Encoder",
     "EncoderArgument",
@@ -49,6 +50,8 @@ Report = tuple[float, float, float, float, float, float, float]
 ALARM_KEY = "kl_alarm"
 """What each step's info gains besides where a drift detector is attached."""
 
+STATISTICS_KEY = "kl"
+"""What the info of an episode's last step gains where `episode_statistics` asks for it."""
 
 TOP_MOVERS = 3
 """Axes in the statistics and on the command line."""

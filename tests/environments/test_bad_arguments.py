@@ -45,7 +45,9 @@ TYPES = {
     "encoder": [3, b"a:b", ["a:b"]],
     "min_window": [None, *WHOLE_TYPES],
     "info_prefix": [None, 3, b"kl", ["kl"], True],
+    "axis_histograms": [0, 1, "no"],
     "info_on_reset": [0, 1, "no", None],
+    "episode_statistics": [0, 1, "no", None],
     "drift_detector": ["name", b"x", True, [1], object(), {"no_such": 1}, {"window": "a"}],
 }
 VALUES = {
@@ -89,7 +91,13 @@ def test_a_value_out_of_range_is_a_value_error(name, value):
 
 def test_every_argument_is_tried():
     assert TYPES.keys() == set(inspect.signature(JointKLDivergenceWrapper).parameters) - {"env"}
-    flags = {"normalize_obs", "normalize_action", "info_on_reset"}
+    flags = {
+        "normalize_obs",
+        "normalize_action",
+        "axis_histograms",
+        "info_on_reset",
+        "episode_statistics",
+    }
     assert VALUES.keys() == TYPES.keys() - flags
 
 

@@ -38,9 +38,11 @@ KEYWORDS = {
     "obs_scale": 1.0,
     "encoder": "auto",
     "min_window": 32,
+    "axis_histograms": None,
     "info_prefix": "",
     "info_on_reset": False,
     "drift_detector": None,
+    "episode_statistics": False,
 }
 
 

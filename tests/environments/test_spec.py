@@ -35,6 +35,7 @@ EVERY_ARGUMENT = {
     "info_prefix": "kl/",
     "info_on_reset": True,
     "drift_detector": {"false_alarm_every": 500, "window": 2, "calibration_windows": 3},
+    "episode_statistics": True,
 }
 
 

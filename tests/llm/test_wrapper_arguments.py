@@ -66,6 +66,8 @@ BAD = [
     ("info_prefix", 7, TypeError, "info_prefix must be a string, got int"),
     ("info_prefix", "_x", ValueError, "info_prefix must not start with an underscore, got '_x'"),
     ("info_on_reset", "yes", TypeError, "info_on_reset must be True or False, got 'yes'"),
+    ("shape_on", "floor", ValueError, "shape_on"),
+    ("episode_statistics", 1, TypeError, "episode_statistics must be True or False, got 1"),
     ("drift_detector", 0, ValueError, "drift_detector: false_alarm_every must be a number"),
     ("task_description", " ", ValueError, "task_description must hold at least one visible"),
     ("task_description", 7, TypeError, "task_description must be a str, got 7"),

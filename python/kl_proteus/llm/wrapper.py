@@ -85,6 +85,7 @@ class LLMTrainingWrapper(
         info_prefix: See there.
         info_on_reset: See there.
         drift_detector: See there.
+        episode_statistics: See there.
         task_description: What the system prompt says of the task; None for the built-in text.
         observation_formatter: `observation -> str`, a callable or "module:function".
         action_formatter: `action -> str`, a callable or "module:function".
@@ -128,6 +129,7 @@ class LLMTrainingWrapper(
         info_prefix: str = "",
         info_on_reset: bool = False,
         drift_detector: DriftDetector | Mapping[str, Any] | float | None = None,
+        episode_statistics: bool = False,
         task_description: str | None = None,
         observation_formatter: Callable[[ObsType], str] | str | None = None,
         action_formatter: Callable[[ActType], str] | str | None = None,
@@ -167,6 +169,7 @@ class LLMTrainingWrapper(
             info_prefix=info_prefix,
             info_on_reset=plain(info_on_reset),
             drift_detector=detector.recorded(drift_detector),
+            episode_statistics=plain(episode_statistics),
             task_description=task_description,
             observation_formatter=observation_formatter,
             action_formatter=action_formatter,
@@ -192,6 +195,7 @@ class LLMTrainingWrapper(
             info_prefix=info_prefix,
             info_on_reset=info_on_reset,
             drift_detector=drift_detector,
+            episode_statistics=episode_statistics,
         )
         check_floor(shape_on, window, lag, reference)
         self._set_export(format_type, gamma, min_margin)
@@ -291,6 +295,8 @@ class LLMTrainingWrapper(
         keys = self._reward_keys
         info[keys[0]], info[keys[1]], info[keys[2]] = base_reward, penalty, bonus
         info[keys[3]] = shaped_reward
+        if self._episode_statistics and (terminated or truncated):
+            info[self._statistics_key] = self._statistics()
         if self._shaping.mode != "monitor":
             reward = shaped_reward
         self._report_alarm()
