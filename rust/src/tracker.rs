@@ -608,8 +608,7 @@ impl PairTracker {
         let mut axes = self.fresh_axes(observation.as_deref())?;
         match (&mut axes, &state.axes) {
             (Some(axes), Some(saved)) => axes.restore(saved, drift.steps())?,
-            // Saved before there were histograms: none until the pairs are forgotten.
-            (Some(_), None) => axes = None,
+            (Some(_), None) => return Err(wrong("histograms of its axes are missing".into())),
             (None, Some(_)) => {
                 return Err(wrong("histograms of the axes do not belong here".into()));
             }
