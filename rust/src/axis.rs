@@ -84,10 +84,14 @@ pub enum Axis {
 
 /// Why a value has no bin; the caller knows the place and words the error.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Unbinnable {
+pub enum Unbinnable {
+    /// It is NaN.
     NotANumber,
+    /// It is no whole number, on an axis of whole numbers.
     NotWhole(f64),
+    /// It is none of the categories.
     Outside(i128),
+    /// The axis has no order.
     Unordered,
 }
 
@@ -268,8 +272,11 @@ impl Axis {
 
     /// Where a value lies between the edges, from 0 to 1, and whether it was outside and moved to
     /// the nearer one.
+    ///
+    /// # Errors
+    /// NaN, or an axis of categories or digits, which has no order.
     #[allow(clippy::cast_precision_loss)]
-    pub(crate) fn place(&self, x: f64) -> std::result::Result<(f64, bool), Unbinnable> {
+    pub fn place(&self, x: f64) -> std::result::Result<(f64, bool), Unbinnable> {
         if x.is_nan() {
             return Err(Unbinnable::NotANumber);
         }

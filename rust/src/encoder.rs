@@ -227,7 +227,10 @@ impl Projection {
     }
 
     /// The outputs, and whether a scalar lies outside its range. `values` holds one for each input.
-    pub(crate) fn project(
+    ///
+    /// # Errors
+    /// The first scalar that has no place, and why.
+    pub fn project(
         &self,
         values: &[f64],
     ) -> std::result::Result<(Vec<f64>, bool), (usize, Unbinnable)> {

@@ -49,7 +49,7 @@ mod vector;
 #[cfg(feature = "python")]
 mod python;
 
-pub use axis::{Axis, Binned};
+pub use axis::{Axis, Binned, Unbinnable};
 pub use axis_histograms::AxisCounts;
 pub use axis_moves::{AxisMove, GrownBin};
 pub use axis_tracker::{AxisShares, MOST_AXES};
