@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import gymnasium as gym
 import numpy as np
@@ -27,8 +27,19 @@ ActType = TypeVar("ActType")
 ArrayType = TypeVar("ArrayType")
 
 
+if TYPE_CHECKING or hasattr(VectorWrapper, "__class_getitem__"):
+    _GenericWrapper = VectorWrapper
+else:
+
+    class _GenericWrapper(VectorWrapper):
+        """In Gymnasium 1.0 wrappers of vector environments take no type arguments."""
+
+        def __class_getitem__(cls, _: Any) -> Any:
+            return cls
+
+
 class VectorJointKLDivergenceWrapper(
-    DriftOfRows, VectorWrapper[ObsType, ActType, ObsType, ActType, ArrayType]
+    DriftOfRows, _GenericWrapper[ObsType, ActType, ObsType, ActType, ArrayType]
 ):
     """`JointKLDivergenceWrapper` for the sub-environments of a vector environment.
 

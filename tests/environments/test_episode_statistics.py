@@ -5,7 +5,7 @@ import json
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 
 from kl_proteus import JointKLDivergenceWrapper, LLMTrainingWrapper
 
@@ -66,8 +66,11 @@ def test_nothing_of_it_without_a_request(make, tmp_path):
 
 
 def test_the_key_travels_through_vector_environments():
+    modes = getattr(gym.vector, "AutoresetMode", None)
+    if modes is None:
+        pytest.skip("this Gymnasium has no autoreset modes")
     make = lambda: single(None, episode_statistics=True)  # noqa: E731
-    envs = SyncVectorEnv([make] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    envs = SyncVectorEnv([make] * 2, autoreset_mode=modes.SAME_STEP)
     envs.action_space.seed(0)
     envs.reset(seed=0)
     ended = 0
