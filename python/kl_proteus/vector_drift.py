@@ -27,7 +27,7 @@ ActType = TypeVar("ActType")
 ArrayType = TypeVar("ArrayType")
 
 
-if TYPE_CHECKING or hasattr(VectorWrapper, "__class_getitem__"):
+if TYPE_CHECKING or getattr(VectorWrapper, "__parameters__", ()):
     _GenericWrapper = VectorWrapper
 else:
 
